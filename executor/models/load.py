@@ -15,7 +15,7 @@ from executor.models.from_tensors import model_from_tensors
 from executor.models.hf_config import read_config
 from executor.models.mixtures import MIXTURE_NAMES, MixturePlan
 from executor.models.presets import load_preset, preset_names
-from executor.models.synthetic import QuantPlan, SyntheticSource, TypeOfTensor, model_tensors
+from executor.models.synthetic import QuantPlan, SyntheticSource, TypeOfTensor, TypesInTurn, model_tensors
 from executor.quants import QUANTS, quant_type
 
 _MAX_MODEL_BYTES: Final = 2**60
@@ -68,14 +68,21 @@ def _synthetic(shape: ModelShape, published: QuantPlan, quant: str | None, seed:
 
 
 def plan_of(quant: str, shape: ModelShape) -> TypeOfTensor:
-    """What `--quant` asks for: one type for all matrices, or a mixture of llama.cpp's; HprofError lists them."""
+    """What `--quant` asks for: one type for all matrices, several (with commas) of which each layer has the next, or a
+    mixture of llama.cpp's; HprofError lists them.
+    """
     if quant.upper() in MIXTURE_NAMES:
         return MixturePlan(shape, quant.upper())
+    types = tuple(_known_type(name.strip()) for name in quant.split(","))
+    return QuantPlan.uniform(types[0]) if len(types) == 1 else TypesInTurn(types)
+
+
+def _known_type(quant: str) -> str:
     if quant.upper() not in QUANTS:
         near = did_you_mean(quant, [name.lower() for name in (*QUANTS, *MIXTURE_NAMES)])
         known = f"choose one of {', '.join(QUANTS)}, or of llama.cpp's mixtures {', '.join(MIXTURE_NAMES)}."
         raise HprofError(f"--quant {quant[:40]}: that type is not known; {near or known}")
-    return QuantPlan.uniform(quant_type(quant).name)
+    return quant_type(quant).name
 
 
 def _from_file(path: str, layers: int | None, *, computes: bool) -> Model:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from executor import quants
-from executor.model import ModelShape, TensorInfo, short_name_of
+from executor.model import ModelShape, TensorInfo, layer_of, short_name_of
 from executor.models.tensors import all_shapes
 from executor.quants import quant_type, tensor_bytes
 
@@ -55,8 +55,19 @@ class QuantPlan:
         return self.experts if "_exps." in name else self.weights
 
 
+@dataclass(frozen=True, slots=True)
+class TypesInTurn:
+    """Layer after layer has the next of `quants`; what is of no layer has the first."""
+
+    quants: tuple[str, ...]
+
+    def of(self, name: str) -> str:
+        """The quant type planned for the matrix of this full name."""
+        return self.quants[(layer_of(name) or 0) % len(self.quants)]
+
+
 class TypeOfTensor(Protocol):
-    """What says which type a matrix is stored in: one for all (QuantPlan), or a mixture."""
+    """What says which type a matrix is stored in: one for all (QuantPlan), one a layer, or a mixture."""
 
     def of(self, name: str) -> str:
         """The quant type planned for the matrix of this full name."""

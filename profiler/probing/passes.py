@@ -49,22 +49,21 @@ def probe(
     progress: RunProgress | None = None,
     models: ProbeModels | None = None,
 ) -> Probe:
-    """Measure the devices with weights in each of `quants`. Raises HprofError where there is no such device or type.
+    """Measure the devices with weights in each of `quants`, of which all models have layers.
 
+    Raises HprofError where there is no such device or type.
     Where time runs out, models and rates are left out: `stages` tell what ran, and for how long.
     """
     chosen = models or USUAL[device.kind]
     load, others = describe_machine()["load_1min"], OthersWork()
-    stages = _Stages(progress or NoProgress(), chosen, quants)
+    stages = _Stages(progress or NoProgress(), chosen)
     fewer = len(chosen.checked_cells) / len(chosen.cells)
     with tempfile.TemporaryDirectory(prefix="hprof-probe-", dir=_in_memory()) as folder:
-        run = _Runs(Path(folder), device, stages, chosen.op_offload_min_batch)
-        fitted = [run.of(shape, quants[0], chosen.cells) for shape in chosen.fitted]
-        checked = [run.of(shape, quants[0], chosen.checked_cells) for shape in chosen.checked if stages.has_time(fewer)]
+        run = _Runs(Path(folder), device, tuple(quants), stages, chosen.op_offload_min_batch)
+        fitted = [run.of(shape, chosen.cells, turn) for turn, shape in enumerate(chosen.fitted)]
+        checked = [run.of(shape, chosen.checked_cells) for shape in chosen.checked if stages.has_time(fewer)]
         measured = _measured(device, quants, fitted[0].plan.session.dtype, stages) if stages.has_time() else ()
-        optional = [(shape, quant) for quant in quants[1:] for shape in chosen.fitted]
-        optional += [(shape, quants[0]) for shape in chosen.more]
-        fitted += [run.of(shape, quant, chosen.cells) for shape, quant in optional if stages.has_time()]
+        fitted += [run.of(shape, chosen.cells, turn) for turn, shape in enumerate(chosen.more) if stages.has_time()]
         costs = _fit(fitted)
         spread = spread_of_misses(checked, costs) if checked else _by_each_other(fitted)
     stages.stop()
@@ -91,8 +90,8 @@ def _in_memory() -> str | None:
 class _Stages:
     """A bar over all that a probe does, a step a model, whatever the passes that it runs; and what each step took."""
 
-    def __init__(self, shown: RunProgress, models: ProbeModels, quants: Sequence[str]) -> None:
-        n_models = len(models.fitted) * len(quants) + len(models.more) + len(models.checked)
+    def __init__(self, shown: RunProgress, models: ProbeModels) -> None:
+        n_models = len(models.fitted) + len(models.more) + len(models.checked)
         self.seconds: dict[str, float] = {}
         self._begun, self._most = time.perf_counter(), models.seconds
         self._shown = shown
@@ -138,18 +137,21 @@ class _OfOneStage:
 class _Runs:
     folder: Path
     device: DeviceOptions
+    quants: tuple[str, ...]
     stages: _Stages
     op_offload_min_batch: int
 
-    def of(self, shape: ProbeShape, quant: str, cells: tuple[GridPoint, ...]) -> Source:
-        """The capture of a model's passes."""
+    def of(self, shape: ProbeShape, cells: tuple[GridPoint, ...], turn: int = 0) -> Source:
+        """The capture of a model's passes. The output matrix has the `turn`-th type, as each model has but one."""
         path = self.folder / f"{shape.name}.json"
-        path.write_bytes(orjson.dumps(shape.config))
+        path.write_bytes(orjson.dumps(shape.in_types(len(self.quants))))
+        first = turn % len(self.quants)
+        quants = self.quants[first:] + self.quants[:first]
         request = RunRequest(
             cells=cells,
             device=self.device,
             model=str(path),
-            quant=quant,
+            quant=",".join(quants),
             arms=(*_ARMS, _DIVIDING) if shape.has_experts and self.device.kind == "cuda" else _ARMS,
             placements=(PlacementOptions(overrides=_ON_HOST),),
             keeps_rows=True,  # few layers: each is to be measured in every ubatch
@@ -157,9 +159,9 @@ class _Runs:
             policy=PolicyOptions(op_offload_min_batch=self.op_offload_min_batch),
         )
         plan = plan_run(request)
-        at = str(self.folder / f"{shape.name} {quant}")
+        at = str(self.folder / shape.name)
         writer = new_capture(at, force=False, source="hprof", **initial_fields(plan, ["hprof", "probe"]))
-        with self.stages.stage(f"{shape.name} in {quant}") as shown:
+        with self.stages.stage(f"{shape.name} in {' and '.join(quants)}") as shown:
             run_capture(plan, writer, shown)
         writer.finish()
         return Source(Capture.open(at), plan)
@@ -191,7 +193,7 @@ def _measured(
 
 def _told(source: Source) -> str:
     request = source.plan.request
-    return f"{Path(request.model).stem} in {request.quant}"
+    return f"{Path(request.model).stem} in {(request.quant or '').replace(',', ' and ')}"
 
 
 def _by_each_other(sources: Sequence[Source]) -> dict[str, float | None]:

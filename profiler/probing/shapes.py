@@ -1,11 +1,15 @@
 """The small synthetic models that a probe runs, and the cells that it runs them in, by kind of device.
 
+A model has layers in each quant type that is asked for: one that came to a model of its own would be left out where
+time is short, and be priced as the others.
+
 Host weights are computed on the CPU in ubatches below `Cells.op_offload_min_batch` and are copied in larger ones; no
 prompt has both, so that what goes on beside a step is known.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,23 +22,38 @@ _COMMON: Final = {"rms_norm_eps": 1e-6, "rope_theta": 1e6, "max_position_embeddi
 
 @dataclass(frozen=True, slots=True)
 class ProbeShape:
-    """A synthetic model, as a config of Hugging Face's states it."""
+    """A synthetic model, as a config of Hugging Face's states it, but for how many layers it has.
+
+    `n_layers`: at least so many.
+    """
 
     name: str
     config: dict[str, Any]
+    n_layers: int
 
     @property
     def has_experts(self) -> bool:
         return "num_experts" in self.config
 
+    def in_types(self, n_types: int) -> dict[str, Any]:
+        """The config with as many layers as it takes to have each kind of layer in each of `n_types` equally often,
+        where layer after layer has the next type.
+        """
+        period = n_types * (2 if self.has_experts else 1)
+        n_layers = math.ceil(self.n_layers / period) * period
+        config = self.config | {"num_hidden_layers": n_layers}
+        if self.has_experts:
+            config["mlp_only_layers"] = [layer for layer in range(n_layers) if layer // n_types % 2 == 0]
+        return config
+
 
 @dataclass(frozen=True, slots=True)
 class ProbeModels:
-    """What a probe runs. `fitted`: in the first quant type, and fitted to, whatever time that takes: two sizes, as one
-    does not tell what a step takes once from what it takes by its work.
+    """What a probe runs. `fitted` are fitted to, whatever time that takes: two sizes, as one does not tell what a step
+    takes once from what it takes by its work.
 
-    Where time is left, `checked` are held against the fit, then `fitted` in the other quant types and `more` are fitted
-    to as well. `cells` are fitted to, `checked_cells` held against the fit.
+    Where time is left, `checked` are held against the fit, then `more` are fitted to as well. `cells` are fitted to,
+    `checked_cells` held against the fit.
     """
 
     fitted: tuple[ProbeShape, ...]
@@ -50,7 +69,7 @@ class ProbeModels:
 def dense(hidden: int, n_ff: int, n_layers: int = 1, head: int = 64, n_vocab: int = 4096) -> ProbeShape:
     """Layers of attention and a dense FFN."""
     own = {"model_type": "llama", "intermediate_size": n_ff}
-    return ProbeShape(f"dense {hidden}x{n_ff}", _common(hidden, n_layers, head, n_vocab) | own)
+    return ProbeShape(f"dense {hidden}x{n_ff}", _common(hidden, head, n_vocab) | own, n_layers)
 
 
 def mixed(
@@ -61,7 +80,7 @@ def mixed(
     head: int = 64,
     n_vocab: int = 4096,
 ) -> ProbeShape:
-    """Layers of attention with a dense FFN and with experts in turn: one model tells of both.
+    """Half the layers of attention have a dense FFN, the others experts: one model tells of both.
 
     `experts`: how many there are, how many serve a token, and how wide each is.
     """
@@ -73,17 +92,15 @@ def mixed(
         "num_experts": n_experts,
         "num_experts_per_tok": n_used,
         "norm_topk_prob": True,
-        "mlp_only_layers": list(range(0, n_layers, 2)),
     }
     name = f"dense {hidden}x{n_ff} and {n_experts} experts {hidden}x{width}"
-    return ProbeShape(name, _common(hidden, n_layers, head, n_vocab) | own)
+    return ProbeShape(name, _common(hidden, head, n_vocab) | own, n_layers)
 
 
-def _common(hidden: int, n_layers: int, head: int, n_vocab: int) -> dict[str, Any]:
+def _common(hidden: int, head: int, n_vocab: int) -> dict[str, Any]:
     heads = hidden // head
     return _COMMON | {
         "hidden_size": hidden,
-        "num_hidden_layers": n_layers,
         "head_dim": head,
         "num_attention_heads": heads,
         "num_key_value_heads": max(1, heads // 4),

@@ -50,3 +50,13 @@ def test_a_name_that_is_none_is_told_near_ones_or_all() -> None:
         load_model("tiny-dense", "Q4_K_X")
     with pytest.raises(HprofError, match=f"mixtures {', '.join(MIXTURE_NAMES)}"):
         load_model("tiny-dense", "seven")
+
+
+def test_several_types_go_to_layer_after_layer_in_turn() -> None:
+    tensors = load_model("tiny-dense", "Q8_0, q4_0").tensors
+    assert [tensors[f"blk.{layer}.ffn_up.weight"].quant for layer in range(4)] == ["Q8_0", "Q4_0"] * 2
+    assert tensors["token_embd.weight"].quant == "Q8_0"
+    with pytest.raises(HprofError, match=r"--quant Q4_K_X: that type is not known"):
+        load_model("tiny-dense", "Q8_0,Q4_K_X")
+    with pytest.raises(HprofError, match=r"--quant : that type is not known"):
+        load_model("tiny-dense", "Q8_0,")

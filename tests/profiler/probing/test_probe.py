@@ -85,6 +85,16 @@ def test_a_probe_without_time_left_says_how_far_off_each_model_is_by_the_others(
     assert "no time was left to run one more" in told
 
 
+def test_a_probe_without_time_left_has_all_quant_types() -> None:
+    """Those behind the first were left out, and priced as it."""
+    models = replace(USUAL["cpu"], fitted=(mixed(256, 512, (8, 2, 256)), mixed(512, 512, (8, 2, 256))), seconds=0.0)
+    hurried = probe(DeviceOptions("sim", machine=MACHINE), ("Q8_0", "Q4_0"), models=models)
+    assert hurried.fitted_to[1].endswith(" in Q4_0 and Q8_0")
+    seen = {(group.name, group.where, group.quant) for group in hurried.costs.groups}
+    kinds = [(name, where) for name in ("ffn", "experts") for where in ("device", "host")] + [("logits", "device")]
+    assert {(*kind, quant) for kind in kinds for quant in ("Q8_0", "Q4_0")} <= seen
+
+
 def test_a_model_with_steps_that_no_other_has_tells_nothing_of_itself() -> None:
     """Experts are not told by a dense model, which stops no probe that ran out of time."""
     models = replace(USUAL["cpu"], fitted=(dense(256, 512), mixed(256, 512, (8, 2, 256))), seconds=0.0)
