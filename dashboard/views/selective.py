@@ -40,8 +40,8 @@ def main(choice: Choice) -> None:
         show.nothing(NO_UBATCHES)
         return
     bytes_moved(choice)
-    ids = passes.passes_of_cell(choice)["pass_id"].tolist()
-    chosen = experts.filter(pc.is_in(experts["pass_id"], pa.array(ids, pa.int32()))) if experts is not None else None
+    of_cell = pa.array(passes.passes_of_cell(choice)["pass_id"].tolist(), pa.int32())
+    chosen = experts.filter(pc.is_in(experts["pass_id"], of_cell)) if experts is not None else None
     if chosen is None or chosen.num_rows == 0:
         show.nothing(
             NO_ROUTER,
@@ -49,8 +49,9 @@ def main(choice: Choice) -> None:
         )
         return
     if experts is not None:
-        measured = measured_passes(choice.capture.passes)["pass_id"].dropna()
-        shares(experts.filter(pc.is_in(experts["pass_id"], pa.array(measured.astype("int32"), pa.int32()))))
+        measured = measured_passes(choice.capture.passes).dropna(subset="pass_id").set_index("pass_id")["arm"]
+        ids = pa.array(measured.index.astype("int32"), pa.int32())
+        shares(experts.filter(pc.is_in(experts["pass_id"], ids)), measured)
     if not pc.max(pc.binary_length(chosen["used"])).as_py():
         show.nothing("Which experts were chosen was not recorded, only how many.")
         return
@@ -101,15 +102,20 @@ def say_moved(arm: str, told: ArmFigures) -> None:
     st.markdown(f"**{escape_markdown(arm)}** moved {escape_markdown(f'{format_bytes(moved)}{less}')}.")
 
 
-def shares(experts: pa.Table) -> None:
-    """Over every ubatch size of the measured passes: the router's choice does not depend on the arm."""
+def shares(experts: pa.Table, arm_of: pd.Series[str]) -> None:
+    """Over every ubatch size of the measured passes: the router's choice does not depend on the arm, what crosses the
+    bus does. arm_of: by pass."""
     st.header("Experts touched", anchor=False)
-    use = typical_use(distinct_by_ubatch(experts))
-    table = use
-    if table["cache_hit_rate"].isna().all():
-        table = table.drop(columns="cache_hit_rate")
-    parts = in_one_unit({column.replace("_", " "): table[column] for column in table.columns[2:]}, "share")
-    table = table[table.columns[:2]].assign(**parts)
+    rows = distinct_by_ubatch(experts)
+    use = typical_use(rows)
+    sizes = ["n_tokens", "phase"]
+    told = {name.replace("_", " "): use[name] for name in ("distinct_share", "distinct_least", "distinct_most")}
+    for arm, mine in rows.groupby(rows["pass_id"].map(arm_of), sort=False):
+        served = use[sizes].merge(typical_use(mine), on=sizes, how="left")
+        told[f"copied by {arm}"] = served["copied_share"]
+        if served["cache_hit_rate"].notna().any():
+            told[f"cache hits of {arm}"] = served["cache_hit_rate"]
+    table = use[sizes].assign(**in_one_unit(told, "share"))
     curve = uniform_curve(experts)
     show.figure(
         distinct_figure(use, curve),

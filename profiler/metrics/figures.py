@@ -66,6 +66,7 @@ FIGURES: Final[dict[str, Figure]] = {
     "wait_ns": Figure("waiting", "ns", "union of the waits of the compute stream for copies", "lower"),
     "host_compute_ns": Figure("host compute", "ns", "union of what the host computed"),
     "distinct_share": Figure("distinct", "share", "expert weights touched / all expert weights"),
+    "copied_share": Figure("experts copied", "share", "experts copied to the device / all experts"),
     "selective_saving_bytes": Figure("saved", "bytes", "bytes not copied thanks to the selective copy"),
     "cache_hit_rate": Figure("cache hits", "share", "expert cache hits / look-ups", "higher"),
     "vram_peak_bytes": Figure("VRAM", "bytes", "most device memory in use", "lower", "device memory at the peak"),

@@ -27,7 +27,8 @@ from profiler.report.residency import Residency
 from profiler.report.verdicts import missing_line, times_as_fast, told_factor, verdict_word
 
 _BY_PHASE: Final[dict[str, list[tuple[str, Scope]]]] = {
-    "distinct_share": [("distinct prompt", "prefill"), ("distinct decode", "decode")]
+    "distinct_share": [("distinct prompt", "prefill"), ("distinct decode", "decode")],
+    "copied_share": [("copied prompt", "prefill"), ("copied decode", "decode")],
 }
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from executor.policies.cache import MAX_BATCH
-from executor.units import format_bytes
+from executor.units import format_bytes, format_share
 from profiler.manifest import ManifestArm
 from profiler.metrics import Scope
 from profiler.report.cells import ArmFigures, Cell
@@ -82,7 +82,11 @@ def _divided(arm: ArmFigures, scope: Scope | None) -> str:
             return "left all experts to the CPU"
         if not (computed.high or computed.median):
             return "left all experts to the device"
-    return "divided the experts between CPU and device"
+    did = "divided the experts between CPU and device"
+    used, crossed = figures.get("distinct_share"), figures.get("copied_share")
+    if used is None or crossed is None or not used.median:
+        return did
+    return f"{did}: {format_share(crossed.median / used.median)} of those in use were copied"
 
 
 def _has_no_experts(arm: ArmFigures) -> bool:

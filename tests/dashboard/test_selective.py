@@ -31,3 +31,15 @@ def test_experts_touched_are_of_measured_passes(monkeypatch: pytest.MonkeyPatch,
     app = open_page(monkeypatch, tmp_path, "selective", capture="moe")
     (shown,) = (one.value for one in app.dataframe if "distinct share, %" in one.value)
     assert shown["distinct share, %"].tolist() == pytest.approx((measured["distinct_share"] * 100).tolist(), rel=1e-3)
+
+
+def test_what_crossed_the_bus_is_told_of_each_arm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    cell = GridPoint(n_prompt=64, n_gen=4, n_ubatch=64, n_depth=0)
+    request = small_request(model="tiny-moe", arms=("off", "on", "cpu"), cells=(cell,), repetitions=2)
+    make_capture(tmp_path / "moe", request)
+    app = open_page(monkeypatch, tmp_path, "selective", capture="moe")
+    (shown,) = (one.value for one in app.dataframe if "distinct share, %" in one.value)
+    prompt = shown[shown["n_tokens"] == 64].iloc[0]
+    assert prompt["copied by off, %"] == prompt["distinct share, %"] < prompt["copied by on, %"] == 100
+    assert prompt["copied by cpu, %"] == 0
+    assert (shown.loc[shown["phase"] == "decode", "copied by on, %"] == 0).all()

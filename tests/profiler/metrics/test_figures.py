@@ -97,15 +97,16 @@ def test_bytes_are_null_where_one_copy_does_not_say() -> None:
     assert np.isnan(moved.selective_saving_bytes[0])
 
 
-def test_cache_hits_and_distinct_share_over_layers(tmp_path: Path) -> None:
+def test_cache_hits_and_shares_of_experts_over_layers(tmp_path: Path) -> None:
     writer = new_capture(tmp_path / "c", source="kineto")
     writer.write_part("passes", {"pass_id": [0]}, "p")
     experts = {"pass_id": [0, 0], "phase": ["decode", "decode"], "n_experts": [8, 8], "distinct": [2, 4]}
-    writer.write_part("experts", experts | {"hits": [3, None], "misses": [1, None]}, "p")
+    writer.write_part("experts", experts | {"copied": [1, 2], "hits": [3, None], "misses": [1, None]}, "p")
     frames = pass_figures(*load_tables(Capture.open(tmp_path / "c")))
     for scope in ("pass", "decode"):
         assert frames[scope].loc[0, "cache_hit_rate"] == 0.75
         assert frames[scope].loc[0, "distinct_share"] == 6 / 16
+        assert frames[scope].loc[0, "copied_share"] == 3 / 16
     assert frames["prefill"].loc[0].isna().all()
 
 

@@ -98,9 +98,16 @@ def test_arms_that_divide_say_who_had_the_experts(
     assert noted.notes[-1] == f"Decode goes token by token, below --op-offload-min-batch 32: off {said}"
 
 
-def _routed(cell: Cell, distinct: float | None) -> Cell:
-    """The cell as of a model of which so many experts were used; None: it has none."""
-    told = {"distinct_share": None if distinct is None else estimate([distinct])}
+def test_arms_that_divide_say_how_much_of_it_the_link_took(tmp_path: Path) -> None:
+    cell = _copying(_cell(tmp_path, 512, n_gen=4, n_ubatch=512), "decode", 9)
+    (noted,) = with_small_ubatches([_routed(cell, 0.08, 0.02)], [replace(arm("off"), traits=find_traits("both"))])
+    assert noted.notes[-1].endswith("divided the experts between CPU and device: 25.0 % of those in use were copied.")
+
+
+def _routed(cell: Cell, distinct: float | None, copied: float | None = None) -> Cell:
+    """The cell as of a model of which so many experts were used, and so many copied; None: it has none."""
+    shares = {"distinct_share": distinct, "copied_share": copied}
+    told = {name: None if share is None else estimate([share]) for name, share in shares.items()}
     arms = {
         name: replace(arm, figures={scope: {**figures, **told} for scope, figures in arm.figures.items()})
         for name, arm in cell.arms.items()
