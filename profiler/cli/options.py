@@ -167,7 +167,8 @@ _MODEL: Final = [
         "--quant",
         metavar="TYPE",
         shell_complete=complete_quants,
-        help="Store a preset's weights in this type, or llama.cpp's mixture, e.g. Q4_K_M; of A,B layers have each in turn.",
+        help="Store a preset's weights in this type, or llama.cpp's mixture, e.g. Q4_K_M; "
+        "of A,B layers have each in turn.",
     ),
     click.option("--layers", type=WholeRange(min=1), help="Run only the first so many layers."),
     click.option("--routing", metavar="SPEC", help="Who chooses experts: model, lognormal, zipf, uniform, trace:FILE."),
