@@ -10,9 +10,10 @@ from typing import Final
 from executor.units import format_factor, listed
 from profiler.arithmetic.stats import Comparison
 from profiler.manifest import ManifestArm
+from profiler.metrics import FIGURES, Figure
 from profiler.metrics.passes import CellKey
 from profiler.plain_text import printable
-from profiler.report.verdicts import SAME_WORK, UNCLEAR, as_fast, verdict_word
+from profiler.report.verdicts import SAME_WORK, UNCLEAR, times_as_fast, verdict_word
 
 SIGNS: Final = {"faster": "▲", "slower": "▼", "no difference": "="}
 """Before a figure that has a verdict; where it has none, words say why."""
@@ -70,22 +71,31 @@ def cell_key(cell: CellKey) -> str:
 
 
 def headline(
-    a: str, b: str, who: str, compared: Mapping[str, Comparison | None], placed: tuple[str, str] | None = None
+    a: str,
+    b: str,
+    who: str,
+    compared: Mapping[str, Comparison | None],
+    placed: tuple[str, str] | None = None,
+    led_by: tuple[str, Figure] | None = None,
 ) -> str:
     """`Prefetch made the first token 0.89 x and prefill 1.31 x as fast as off; decode stayed the same.` Figures that
     changed alike share their factor.
 
     who: B as the subject of a sentence. placed: where the arms' weights lie elsewhere, in words (`8 host layers`):
     then the policy made nothing alone, and it reads `on@2 (16 host layers) against off (8 host layers): the first
-    token 0.63 x as fast.` What was seen is told where no verdict is due, too.
+    token 0.63 x as fast.` What was seen is told where no verdict is due, too. led_by: what programs printed themselves
+    and the report leads with, which is told first.
     """
     named = {"ttft_ns": "the first token", "prefill_tokens_per_s": "prefill", "decode_tokens_per_s": "decode"}
     if not any(compared.get(name) for name in named):
         named = {"wall_ns": "the pass"}  # all that a trace tells whose passes have no phases
+    figures: Mapping[str, Figure] = FIGURES
+    if led_by is not None:
+        named, figures = {led_by[0]: led_by[1].label, **named}, {**FIGURES, led_by[0]: led_by[1]}
     known = {name: one for name in named if (one := compared.get(name)) is not None}
     if not known:
         return f"{a} and {b} cannot be compared here."
-    factors = {name: format_factor(as_fast(one.ratio, name)) for name, one in known.items()}
+    factors = {name: format_factor(times_as_fast(one.ratio, figures[name].better)) for name, one in known.items()}
 
     def as_fast_each(names: Sequence[str]) -> str:
         alike: dict[str, list[str]] = {}

@@ -15,19 +15,20 @@ from dashboard.overview.sparkline import against, in_words, over_ubatches, spark
 from dashboard.text import SIGNS, escape_markdown
 from executor.units import column_scale, format_factor, format_value
 from profiler.arithmetic.stats import Comparison, Estimate
-from profiler.metrics import FIGURES, SPEEDS
+from profiler.metrics import FIGURES, SPEEDS, Figure
 from profiler.report.cells import Cell
+from profiler.report.shown_cells import printed_figure
 from profiler.report.verdicts import (
-    as_fast,
-    bounds_as_fast,
+    bounds_in_times,
     command_for_verdict,
-    edges_as_fast,
     missing_line,
-    told_as_fast,
+    times_as_fast,
+    told_bounds,
     verdict_word,
 )
 
 PRICES: Final = ("bytes_h2d", "exposed_copy_ns", "vram_peak_bytes")
+_MOST_PRINTED: Final = 3  # cards
 _ALIKE: Final = 0.0005  # of the other arm's figure: less reads the same
 _COLOURS: Final = {"faster": "blue", "slower": "orange"}
 
@@ -38,6 +39,15 @@ def known_figures(choice: Choice, cell: Cell, names: Sequence[str]) -> list[str]
     if names == SPEEDS and not known and any(found_of(choice, cell, "wall_ns")):
         return ["wall_ns"]
     return known
+
+
+def printed_figures(choice: Choice, cell: Cell) -> list[str]:
+    """What the programs printed themselves that the arms on show have: what the report leads with first, and no more
+    than a person reads as cards; the table below has all.
+    """
+    first = printed_figure(cell)
+    names = sorted(cell.readings, key=lambda name: name != first)
+    return [name for name in names if any(found_of(choice, cell, name))][:_MOST_PRINTED]
 
 
 def card(choice: Choice, cell: Cell, name: str, cells: Sequence[Cell] = ()) -> None:
@@ -59,7 +69,7 @@ def _line(choice: Choice, cell: Cell, name: str, cells: Sequence[Cell]) -> None:
     compared = cell.against_baseline.get(choice.b or "", {}).get(name)
     lines = [over_ubatches(cells, cell, arm, name) for arm in choice.arms]
     line = lines[0] if len(lines) == 1 else against(lines[0], lines[1], name)
-    if tells(line) and not (compared is not None and compared.is_same_work):
+    if name in FIGURES and tells(line) and not (compared is not None and compared.is_same_work):
         drawn = sparkline(line, cell.n_ubatch, None if len(lines) == 1 else 1.0)
         st.image(drawn, alt=in_words(line, name, choice.arms), width="stretch")
 
@@ -91,16 +101,17 @@ def found_of(choice: Choice, cell: Cell, name: str) -> list[Estimate | None]:
 
 
 def _metric(choice: Choice, cell: Cell, name: str) -> None:
-    figure, found = FIGURES[name], found_of(choice, cell, name)
+    figure, found = cell.described(name), found_of(choice, cell, name)
     shown = found[-1]
     value = format_value(shown.median if shown is not None else None, figure.unit)
-    delta, colour = _delta(name, cell.against_baseline.get(choice.b or "", {}).get(name), found)
-    st.metric(figure.headline, value, delta, delta_color=colour, delta_arrow="off", help=figure.meaning)
+    delta, colour = _delta(figure, cell.against_baseline.get(choice.b or "", {}).get(name), found)
+    label = escape_markdown(figure.label) if name in cell.readings else figure.headline
+    st.metric(label, value, delta, delta_color=colour, delta_arrow="off", help=figure.meaning)
 
 
 def _beside(choice: Choice, cell: Cell, name: str) -> None:
     """Both arms' figures with their intervals; of one arm what its figure is the median of."""
-    unit, found = FIGURES[name].unit, found_of(choice, cell, name)
+    unit, found = cell.described(name).unit, found_of(choice, cell, name)
     if len(found) == 1:
         st.caption(escape_markdown(spread(found[0], unit)))
         return
@@ -111,10 +122,10 @@ def _beside(choice: Choice, cell: Cell, name: str) -> None:
     st.caption("  \n".join(lines))
 
 
-def _delta(name: str, compared: Comparison | None, found: list[Estimate | None]) -> tuple[str | None, Any]:
+def _delta(figure: Figure, compared: Comparison | None, found: list[Estimate | None]) -> tuple[str | None, Any]:
     """The change in words, with its interval, and the colour that goes with the verdict."""
     if compared is not None:
-        return judged(compared, name), _COLOURS.get(compared.verdict, "off")
+        return judged(compared, figure), _COLOURS.get(compared.verdict, "off")
     if len(found) == 2 and found[0] is not None and found[1] is not None and found[0].median > 0:
         return relative(found[1].median / found[0].median), "off"
     return None, "off"
@@ -123,7 +134,7 @@ def _delta(name: str, compared: Comparison | None, found: list[Estimate | None])
 def figure_table(choice: Choice) -> pd.DataFrame:
     """One row a figure that an arm has, in the unit named beside it: A, B, how many times as fast, verdict, meaning."""
     cell, rows = choice.cell, []
-    for name in FIGURES:
+    for name in {**FIGURES, **cell.readings}:
         found = found_of(choice, cell, name)
         if any(found):
             compared = cell.against_baseline.get(choice.b or "", {}).get(name)
@@ -136,7 +147,7 @@ def figure_table(choice: Choice) -> pd.DataFrame:
 def _row(
     choice: Choice, name: str, found: list[Estimate | None], compared: Comparison | None
 ) -> dict[str, str | float | None]:
-    figure = FIGURES[name]
+    figure = choice.cell.described(name)
     scale, unit = column_scale(max(one.median for one in found if one is not None), figure.unit)
     row: dict[str, str | float | None] = {"figure": figure.label, "unit": unit}
     for letter, arm, one in zip("AB", choice.arms, found, strict=False):
@@ -144,8 +155,8 @@ def _row(
         for part, value in zip(("", " low", " high"), edges, strict=True):
             row[f"{letter} {arm}{part}"] = None if value is None else value / scale
     if choice.b is not None:
-        low, high = (edges_as_fast(compared, name) if compared else None) or (None, None)
-        row["B times as fast"] = as_fast(compared.ratio, name) if compared else None
+        low, high = (bounds_in_times(compared, figure.better) if compared else None) or (None, None)
+        row["B times as fast"] = times_as_fast(compared.ratio, figure.better) if compared else None
         row |= {"times low": low, "times high": high, "verdict": verdict_word(compared) if compared else ""}
     return row | {"meaning": figure.meaning}
 
@@ -168,12 +179,13 @@ def spread(found: Estimate | None, unit: str) -> str:
     return f"{passes_read}, 95 % interval [{interval}" if interval else passes_read
 
 
-def judged(compared: Comparison, name: str) -> str:
+def judged(compared: Comparison, figure: Figure) -> str:
     """`▲ 1.46 x as fast (1.41 to 1.52): faster`; no sign where no verdict is due: `same work, 1.08 x as fast`."""
+    fast = f"{format_factor(times_as_fast(compared.ratio, figure.better))} x as fast"
     if compared.is_same_work or compared.is_other_work:
-        return f"{verdict_word(compared)}, {told_as_fast(compared, name)}"
-    bounds = bounds_as_fast(compared, name)
-    told = f"{told_as_fast(compared, name)}{f' ({bounds})' if bounds else ''}: {verdict_word(compared)}"
+        return f"{verdict_word(compared)}, {fast}"
+    bounds = told_bounds(compared, figure.better)
+    told = f"{fast}{f' ({bounds})' if bounds else ''}: {verdict_word(compared)}"
     return " ".join([*([SIGNS[compared.verdict]] if compared.verdict in SIGNS else []), told])
 
 

@@ -18,6 +18,7 @@ from dashboard.overview.cards import (
     card,
     figure_table,
     known_figures,
+    printed_figures,
     reasons_lines,
 )
 from dashboard.overview.findings import findings
@@ -31,6 +32,7 @@ from profiler.metrics import SPEEDS
 from profiler.report.cells import Cell
 from profiler.report.from_which_size import from_which_size
 from profiler.report.residency import products_line
+from profiler.report.shown_cells import printed_figure
 
 
 def main(choice: Choice) -> None:
@@ -52,7 +54,10 @@ def with_passes(choice: Choice) -> None:
     placed = (apart.a, apart.b) if apart else None
     title = f"One arm, {a}: nothing to compare it with yet."
     if b:
-        title = headline(a, b, choice.b_as_subject, cell.against_baseline.get(b, {}), placed)
+        compared = cell.against_baseline.get(b, {})
+        printed = printed_figure(cell)
+        led_by = None if printed is None else (printed, cell.readings[printed])
+        title = headline(a, b, choice.b_as_subject, compared, placed, led_by)
     show.head(escape_markdown(title).replace(" %", "\N{NO-BREAK SPACE}%"), choice)
     if apart:
         say_apart(apart)
@@ -89,7 +94,7 @@ def speeds(choice: Choice, cell: Cell, cells: Sequence[Cell]) -> None:
     """How fast, and beside it where the time went, once that is known."""
     left, right = st.columns([5, 6], gap="medium")
     with left:
-        for name in known_figures(choice, cell, SPEEDS):
+        for name in [*printed_figures(choice, cell), *known_figures(choice, cell, SPEEDS)]:
             card(choice, cell, name, cells)
     if cells:
         with right:

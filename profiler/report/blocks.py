@@ -191,7 +191,7 @@ def _reasons(cell: Cell, load: str | None) -> Iterator[str]:
 
 def _seen(cell: Cell, key: str, found: Comparison) -> str:
     """`1.46 x as fast in TTFT`."""
-    figure = FIGURES.get(key) or cell.readings[key]
+    figure = cell.described(key)
     return f"{format_factor(times_as_fast(found.ratio, figure.better))} x as fast in {figure.label}"
 
 

@@ -73,10 +73,14 @@ class Cell(CellKey):
         """The arm that the others are held against."""
         return next(iter(self.arms))
 
+    def described(self, name: str) -> Figure:
+        """A figure, or what the program printed itself, by its name."""
+        return self.readings.get(name) or FIGURES[name]
+
     def not_positive_sentences(self) -> Iterator[str]:
         """What is left out of comparisons because no ratio can be made of it."""
         for name, count in self.n_not_positive.items():
-            label = (self.readings.get(name) or FIGURES[name]).label
+            label = self.described(name).label
             n_passes = sum(arm.n_passes for arm in self.arms.values())
             yield f"{label} is 0 or less in {count} of {format_count(n_passes, 'pass')}, of which no ratio can be made."
 

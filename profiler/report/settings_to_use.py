@@ -12,7 +12,7 @@ from profiler.manifest import ManifestArm
 from profiler.metrics import FIGURES
 from profiler.report.cells import Cell, telling_cell
 from profiler.report.phases import DECODE_RATE, PHASES, told_phase, told_slower
-from profiler.report.shown_cells import telling_figure, told_comparison
+from profiler.report.shown_cells import printed_figure, telling_figure, told_comparison
 from profiler.report.verdicts import times_as_fast
 
 
@@ -87,18 +87,17 @@ class _Best:
 
 
 def _best_as_printed(cell: Cell) -> _Best | None:
-    """By the first figure that the programs printed themselves and that was compared; None where there is none."""
-    for key, figure in cell.readings.items():
-        compared = {name: found for name, of in cell.against_baseline.items() if (found := of.get(key)) is not None}
-        if figure.better is None or not compared:
-            continue
-        factors = {name: times_as_fast(found.ratio, figure.better) for name, found in compared.items()}
-        if faster := [name for name, found in compared.items() if found.verdict == "faster"]:
-            return _Best(max(faster, key=lambda name: factors[name]), True, figure.label)
-        unsettled = [name for name, found in compared.items() if found.n_missing and factors[name] > 1]
-        best = max(unsettled, key=lambda name: factors[name], default=None)
-        return _Best(best, not any(found.n_missing for found in compared.values()), figure.label)
-    return None
+    """By what the programs printed themselves, where the answer leads with that; None where it does not."""
+    if (key := printed_figure(cell)) is None:
+        return None
+    figure = cell.readings[key]
+    compared = {name: found for name, of in cell.against_baseline.items() if (found := of.get(key)) is not None}
+    factors = {name: times_as_fast(found.ratio, figure.better) for name, found in compared.items()}
+    if faster := [name for name, found in compared.items() if found.verdict == "faster"]:
+        return _Best(max(faster, key=lambda name: factors[name]), True, figure.label)
+    unsettled = [name for name, found in compared.items() if found.n_missing and factors[name] > 1]
+    best = max(unsettled, key=lambda name: factors[name], default=None)
+    return _Best(best, not any(found.n_missing for found in compared.values()), figure.label)
 
 
 def _speed(cell: Cell, name: str) -> float:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from executor.errors import HprofError
 from profiler.arithmetic.stats import Comparison
+from profiler.metrics import FIGURES, Figure
 from profiler.metrics.passes import take_sizes, varied_keys
 from profiler.report.cells import Cell
 from profiler.report.report import Report
@@ -28,6 +29,25 @@ def told_comparison(cell: Cell, name: str) -> tuple[Comparison, str] | None:
     figure = telling_figure(cell)
     found = cell.against_baseline.get(name, {}).get(figure) if figure is not None else None
     return None if found is None or figure is None else (found, figure)
+
+
+def printed_figure(cell: Cell) -> str | None:
+    """The first figure that programs printed themselves and that was compared: the answer leads with it and ranks arms
+    by it, as it is what their user means. None where there is none.
+    """
+    for key, figure in cell.readings.items():
+        if figure.better is not None and any(of.get(key) is not None for of in cell.against_baseline.values()):
+            return key
+    return None
+
+
+def led_comparison(cell: Cell, name: str) -> tuple[Comparison, Figure] | None:
+    """How an arm compares with the baseline in what the answer leads with, and that figure."""
+    if (printed := printed_figure(cell)) is not None:
+        found = cell.against_baseline.get(name, {}).get(printed)
+        return None if found is None else (found, cell.readings[printed])
+    told = told_comparison(cell, name)
+    return None if told is None else (told[0], FIGURES[told[1]])
 
 
 def factor(cell: Cell, name: str) -> float | None:

@@ -48,13 +48,13 @@ def bounds_as_fast(found: Comparison, figure: str) -> str | None:
 
 def edges_as_fast(found: Comparison, figure: str) -> tuple[float, float] | None:
     """The ends of the interval of how many times as fast, the lower first; None where there is none."""
-    return _edges(found, FIGURES[figure].better)
+    return bounds_in_times(found, FIGURES[figure].better)
 
 
 def told_bounds(found: Comparison, better: Better | None) -> str | None:
     """`bounds_as_fast` of what has no name among the figures: a reading, which a program printed."""
-    edges = [format_factor(edge) for edge in _edges(found, better) or ()]
-    return " to ".join(edges) if len(set(edges)) > 1 else None
+    told = [format_factor(edge) for edge in bounds_in_times(found, better) or ()]
+    return " to ".join(told) if len(set(told)) > 1 else None
 
 
 def told_factor(found: Comparison, better: Better | None) -> str:
@@ -63,7 +63,8 @@ def told_factor(found: Comparison, better: Better | None) -> str:
     return f"{format_factor(times_as_fast(found.ratio, better))}{f' ({bounds})' if bounds else ''}"
 
 
-def _edges(found: Comparison, better: Better | None) -> tuple[float, float] | None:
+def bounds_in_times(found: Comparison, better: Better | None) -> tuple[float, float] | None:
+    """`edges_as_fast` of what has no name among the figures: a reading, which a program printed."""
     if not found.low or not found.high:
         return None
     first, second = (times_as_fast(edge, better) for edge in (found.low, found.high))

@@ -18,6 +18,7 @@ from executor.policies import find_traits
 from profiler.arithmetic.stats import Comparison, Estimate, Verdict
 from profiler.findings import Finding
 from profiler.manifest import ManifestArm
+from profiler.metrics import FIGURES, Figure
 from profiler.metrics.lane_titles import lane_title, short_lane_title
 from profiler.metrics.timeline import Lane
 from profiler.report.cells import CellSizes
@@ -67,6 +68,12 @@ def test_a_trace_without_phases_is_judged_by_its_passes() -> None:
     assert "the pass" not in headline("off", "on", "Prefetch", both)
 
 
+def test_what_programs_printed_is_told_before_their_wall_time() -> None:
+    found = {"t/s": compared(2.0, "faster"), "wall_ns": compared(1.25, "slower")}
+    told = headline("off", "on", "Prefetch", found, led_by=("t/s", Figure("t/s", "number", "printed", "higher")))
+    assert told == "Prefetch made t/s 2.00 x and the pass 0.80 x as fast as off."
+
+
 def test_what_was_seen_is_told_where_a_verdict_needs_more() -> None:
     seen = {"ttft_ns": Comparison(0.1, None, None, 2, "inconclusive"), "decode_tokens_per_s": compared(1.0, "faster")}
     told = headline("off", "on", "Prefetch", seen)
@@ -84,11 +91,13 @@ def test_what_was_seen_is_told_where_a_verdict_needs_more() -> None:
 
 
 def test_a_sign_goes_with_a_verdict_alone() -> None:
-    assert judged(Comparison(0.5, 0.4, 0.6, 6, "faster"), "ttft_ns") == "▲ 2.00 x as fast (1.67 to 2.50): faster"
-    assert judged(Comparison(0.5, None, None, 2, "inconclusive"), "ttft_ns") == "2.00 x as fast: 2 of 6 pairs"
+    assert (
+        judged(Comparison(0.5, 0.4, 0.6, 6, "faster"), FIGURES["ttft_ns"]) == "▲ 2.00 x as fast (1.67 to 2.50): faster"
+    )
+    assert judged(Comparison(0.5, None, None, 2, "inconclusive"), FIGURES["ttft_ns"]) == "2.00 x as fast: 2 of 6 pairs"
     assert [relative(ratio) for ratio in (0.0, 1.0, 1.21)] == ["none of it", "= the same", "1.21 x as much"]
     same = Comparison(0.5, 0.4, 0.6, 2, "inconclusive", "same work: on the host")
-    assert judged(same, "ttft_ns") == "same work, 2.00 x as fast"
+    assert judged(same, FIGURES["ttft_ns"]) == "same work, 2.00 x as fast"
 
 
 @pytest.mark.parametrize(

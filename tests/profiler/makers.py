@@ -9,7 +9,7 @@ over two layers whose weights take 100 us to copy (8,000 bytes) and 60 us to com
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -134,6 +134,24 @@ def passes_without_events(path: Path) -> Capture:
         arm, repetition = ("-pw 0", "-pw 1")[order % 2], order // 2
         key = PassKey(arm, 512, 0, 512, 16, repetition, order, 0)
         writer.add_pass_row(order, key, prefill_ns=512_000 + repetition, decode_ns=16_000, n_decoded=16)
+    writer.finish()
+    return Capture.open(path)
+
+
+def printed_by_commands(
+    path: Path, speeds: Mapping[str, float], walls: Mapping[str, float], n_boots: int = 6, name: str = "t/s"
+) -> Capture:
+    """Commands that print t/s under this name, `speeds` by arm, and take `walls` ms each."""
+    arms = [ManifestArm(arm) for arm in speeds]
+    writer = new_capture(path, source="command", arms=arms, extra={"readings": {name: {"better": "higher"}}})
+    order, now = 0, 0
+    for boot in range(n_boots):
+        for arm, speed in speeds.items():
+            took = round(1e6 * walls[arm]) + boot
+            value = [(name, speed + boot / 1000)]
+            key = PassKey(arm, order=order, boot=boot)
+            writer.add_pass_row(order, key, t_start=now, t_end=now + took, readings=value)
+            order, now = order + 1, now + took + 1000
     writer.finish()
     return Capture.open(path)
 

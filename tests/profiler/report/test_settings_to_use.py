@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -10,25 +9,9 @@ import pytest
 from profiler.capture import Capture
 from profiler.manifest import ManifestArm
 from profiler.report.build import build_report
-from profiler.report.report import Report
 from profiler.storage.writer import PassKey, new_capture
+from tests.profiler import makers
 from tests.profiler.report.answers import joined
-
-
-def printed(path: Path, speeds: Mapping[str, float], walls: Mapping[str, float], n_boots: int = 6) -> Report:
-    """Commands that print t/s, `speeds` by arm, and take `walls` ms each."""
-    arms = [ManifestArm(name) for name in speeds]
-    writer = new_capture(path, source="command", arms=arms, extra={"readings": {"t/s": {"better": "higher"}}})
-    order, now = 0, 0
-    for boot in range(n_boots):
-        for name, speed in speeds.items():
-            took = round(1e6 * walls[name]) + boot
-            value = [("t/s", speed + boot / 1000)]
-            key = PassKey(name, order=order, boot=boot)
-            writer.add_pass_row(order, key, t_start=now, t_end=now + took, readings=value)
-            order, now = order + 1, now + took + 1000
-    writer.finish()
-    return build_report(Capture.open(path))
 
 
 @pytest.mark.parametrize(
@@ -44,7 +27,7 @@ def test_what_to_set_follows_what_the_programs_printed(
     tmp_path: Path, on: tuple[float, float], other: tuple[float, float], n_boots: int, told: str
 ) -> None:
     speeds, walls = {"off": 10, "on": on[0], "other": other[0]}, {"off": 100, "on": on[1], "other": other[1]}
-    assert told in joined(printed(tmp_path / "c", speeds, walls, n_boots))
+    assert told in joined(build_report(makers.printed_by_commands(tmp_path / "c", speeds, walls, n_boots)))
 
 
 def test_what_to_set_goes_by_wall_time_where_nothing_else_is_judged(tmp_path: Path) -> None:
