@@ -132,7 +132,7 @@ class DeviceShard:
 
     @property
     def flags(self) -> torch.Tensor:
-        """(layers, experts) uint8 on the device: the router's choice, one flag an expert."""
+        """(layers, experts) uint8 on the device: the router's choice, how many rows use each expert."""
         return self.report.flags
 
     @property

@@ -21,7 +21,7 @@ class TokenReport:
     raw: torch.Tensor  # (report_bytes,) uint8
     token: torch.Tensor  # (1,) int64, the sampled token
     stamps: torch.Tensor  # (n,) int64, readings of the device's clock at the ends of steps
-    flags: torch.Tensor  # (layers, experts) uint8, the routers' choice
+    flags: torch.Tensor  # (layers, experts) uint8, the routers' choice: 1 for each expert in use
 
     @property
     def n_bytes(self) -> int:

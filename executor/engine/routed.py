@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from executor.arrays import Flags, flags_of
+from executor.arrays import Flags, Int64, flags_of
 from executor.devices.base import Event, Touched
+from executor.layers.router import MOST_COUNTED
 from executor.passes import ExpertsRecord, Ubatch, pack_flags
 from executor.placed_model import PlacedModel
 from executor.tracing.pass_trace import PassTrace, copy_range
@@ -127,6 +128,19 @@ class RoutedFlags:
             return flags_of(ids.numpy().ravel(), moe.n_experts)
         row: NDArray[np.uint8] = self._known[ubatch.number, layer, : moe.n_experts]
         return row.astype(np.bool_)
+
+    def rows(self, ubatch: Ubatch, layer: int) -> Int64:
+        """How many of a ubatch's rows chose each expert, (n_experts,), once that has reached the host.
+
+        `layers.router.MOST_COUNTED` stands for more.
+        """
+        moe = self._placed.moe(layer)
+        assert moe is not None
+        if self._known is not None:
+            return self._known[ubatch.number, layer, : moe.n_experts].astype(np.int64)
+        ids = self.ids(ubatch, layer)
+        assert ids is not None
+        return np.minimum(np.bincount(ids.numpy().ravel(), minlength=moe.n_experts), MOST_COUNTED)
 
     def note_copied(self, ubatch: Ubatch, layer: int, n_copied: int, hits: int | None, misses: int | None) -> None:
         """Keep how many experts crossed the bus for a step, and what the bank had of them (None: it was not asked)."""

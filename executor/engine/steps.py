@@ -25,7 +25,7 @@ from executor.layers.dense import Weights, add_ffn, add_residual
 from executor.layers.mixer import add_mixed, mixed
 from executor.layers.moe import add_experts, shared_expert
 from executor.layers.one_token import norm_serves, router_serves
-from executor.layers.router import route, route_given, route_one, used_flags
+from executor.layers.router import route, route_given, route_one, rows_by_expert
 from executor.model import DeltaNetShape, DenseFfn, Mixer, MoeFfn
 from executor.output_rows import behind_mixer
 from executor.passes import Ubatch
@@ -187,7 +187,7 @@ class StepRunner:
             kept.h.copy_(routed.h)
             kept.ids.copy_(routed.ids)
             kept.weights.copy_(routed.weights)
-            flags.copy_(used_flags(routed.ids, moe.n_experts))
+            flags.copy_(rows_by_expert(routed.ids, moe.n_experts))
 
         work = self._count(dense_work, self._placed.tensors(layer, "router"), ubatch.n_tokens, self._placed.dtype)
         touched = Touched([a.x], [kept.h, kept.ids, kept.weights, flags])
@@ -249,7 +249,7 @@ class StepRunner:
             streamer.divide_as(item, ranked_last)
             return used, ranked_last
         used = self._routed.wait(ubatch, layer)
-        divided = streamer.divide(item, used)
+        divided = streamer.divide(item, used, self._routed.rows(ubatch, layer))
         if divided is not None:
             n_there = int(np.count_nonzero(divided))  # all of them are in use
             work = self._work_beside(ubatch, layer, moe, n_there, self._routed.share(ubatch, layer, divided))

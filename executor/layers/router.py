@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +14,8 @@ from executor.model import MoeFfn
 
 # llama.cpp's floor for the sum that chosen weights are divided by: the smallest normal float16.
 _SMALLEST_SUM = 6.103515625e-5
+MOST_COUNTED: Final = 255
+"""Rows of an expert that are told apart: as many as a byte can say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,14 @@ def used_flags(ids: torch.Tensor, n_experts: int) -> torch.Tensor:
     Tokens write the same value, so their order does not matter.
     """
     return torch.zeros(n_experts, dtype=torch.uint8, device=ids.device).scatter_(0, ids.flatten(), 1)
+
+
+def rows_by_expert(ids: torch.Tensor, n_experts: int) -> torch.Tensor:
+    """How many tokens chose each expert, (n_experts,) int32 on the ids' device; `MOST_COUNTED` stands for more."""
+    flat = ids.flatten()
+    rows = torch.zeros(n_experts, dtype=torch.int32, device=ids.device)
+    rows.scatter_add_(0, flat, torch.ones_like(flat, dtype=torch.int32))
+    return rows if len(ids) <= MOST_COUNTED else rows.clamp_(max=MOST_COUNTED)
 
 
 def _router_logits(h: torch.Tensor, w: Weights) -> torch.Tensor:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from executor.arrays import Flags
+from executor.arrays import Flags, Int64
 from executor.passes import PassResult, Ubatch
 from executor.policies.traits import ArmTraits
 
@@ -136,10 +136,11 @@ class Policy(ABC):
         """
         return 0
 
-    def divide(self, item: Item, missing: Flags) -> Flags | None:
+    def divide(self, item: Item, missing: Flags, rows: Int64) -> Flags | None:
         """Which experts of `missing` the host computes, where the item's plan is `divided`; None: none of them.
 
-        Called once an item, when the router has chosen. `missing` (n_experts,) are in use and not on the device.
+        Called once an item, when the router has chosen. `missing` (n_experts,) are in use and not on the device, `rows`
+        (n_experts,) how many of the ubatch's rows use each (255 stands for more).
         """
         return None
 

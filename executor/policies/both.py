@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from executor.arrays import Flags, Floats
+from executor.arrays import Flags, Floats, Int64
 from executor.passes import EventRecord, PassResult, Ubatch
 from executor.policies.base import DIVIDED_SELECTIVE, Item, Plan, PolicyOptions, Regime
 from executor.policies.hot import Popularity, size_class
@@ -182,7 +182,8 @@ def soonest(expected_ns: Sequence[float]) -> int | None:
 
 
 class Both(Off):
-    """Divides the missing experts between CPU and link. The CPU takes those that are used least."""
+    """Divides the missing experts between CPU and link. The CPU takes those of the fewest rows,
+    and among them those that were used least so far."""
 
     traits = ArmTraits(
         meaning="CPU and link share experts",
@@ -236,14 +237,15 @@ class Both(Off):
             return min(n_missing, max(0, choice.best + (turn + unit.layer) % 3 - 1))
         return choice.at(turn, unit.layer, self._n_passes)
 
-    def divide(self, item: Item, missing: Flags) -> Flags | None:
+    def divide(self, item: Item, missing: Flags, rows: Int64) -> Flags | None:
         experts = missing.nonzero()[0]
         n_host = self.n_for_host(item, experts.size)
         if n_host == 0:
             return None
-        order = self._by_popularity(item)
-        if order is not None:
-            experts = experts[np.argsort(order[experts], kind="stable")]
+        rank, order = self._by_popularity(item), -missing.size * rows[experts]
+        if rank is not None:
+            order += rank[experts]
+        experts = experts[np.argsort(order, kind="stable")]
         on_host = np.zeros_like(missing)
         on_host[experts[experts.size - n_host :]] = True
         return on_host

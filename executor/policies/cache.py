@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from executor.arrays import Flags
+from executor.arrays import Flags, Int64
 from executor.errors import HprofError
 from executor.passes import PassResult, Ubatch
 from executor.policies.base import DIVIDED_FROM_BANK, FROM_BANK, Item, Plan, Policy, PolicyOptions, Regime
@@ -50,8 +50,8 @@ class Cached(Policy):
             return self.inner.plan(item)
         return DIVIDED_FROM_BANK if self.traits.divides else FROM_BANK
 
-    def divide(self, item: Item, missing: Flags) -> Flags | None:
-        return self.inner.divide(item, missing)
+    def divide(self, item: Item, missing: Flags, rows: Int64) -> Flags | None:
+        return self.inner.divide(item, missing, rows)
 
     def describe(self, ubatch: Ubatch, *, streams_others: bool = False) -> str:
         if ubatch.n_tokens > MAX_BATCH:

@@ -188,7 +188,7 @@ def place_model(
 
 
 def reserve_flags(device: Device, model: ModelShape, max_ubatches: int) -> torch.Tensor | None:
-    """Pinned host memory (max_ubatches, layers, experts) uint8 for every router's choice in a pass.
+    """Pinned host memory (max_ubatches, layers, experts) uint8 for every router's choice in a pass: rows by expert.
 
     None where no layer has experts, or the device computes nothing.
     """

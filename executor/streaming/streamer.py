@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from executor.arrays import Flags
+from executor.arrays import Flags, Int64
 from executor.devices.base import CopyRange, Device, StreamName
 from executor.policies.base import Item, Policy
 from executor.streaming.copies import CopyIssuer, PendingCopy, Slot
@@ -142,8 +142,10 @@ class Streamer:
             raise ValueError(f"arm '{self._policy.name}' divides experts, and its traits do not say that it does")
         self._pending_copy(item).on_host = on_host
 
-    def divide(self, item: Item, used: Flags) -> Flags | None:
+    def divide(self, item: Item, used: Flags, rows: Int64) -> Flags | None:
         """The experts of `used` (n_experts,) that the host computes; None where all are left to the device.
+
+        `rows` (n_experts,): how many of the ubatch's rows each has.
 
         Call it before `fetch`, which copies the others. Raises ValueError where the policy names other experts than
         those that are missing, or its traits do not say that it divides.
@@ -152,7 +154,7 @@ class Streamer:
         if not pending.plan.divided:
             return None
         missing = self._missing(pending, used)
-        on_host = self._policy.divide(item, missing)
+        on_host = self._policy.divide(item, missing, rows)
         if on_host is None or not on_host.any():
             return None
         if (on_host > missing).any():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from executor.arrays import Flags
+from executor.arrays import Flags, Int64
 from executor.devices.factory import DeviceOptions
 from executor.devices.sim import SimMachine
 from executor.model import AttentionShape, LayerShape, Model, ModelShape, MoeFfn, RopeShape
@@ -159,7 +159,7 @@ def test_only_what_the_router_chose_can_be_divided() -> None:
 
 
 class Greedy(Divided):
-    def divide(self, item: Item, missing: Flags) -> Flags | None:
+    def divide(self, item: Item, missing: Flags, rows: Int64) -> Flags | None:
         return np.ones_like(missing)
 
 

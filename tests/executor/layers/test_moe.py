@@ -9,7 +9,7 @@ import torch
 
 from executor.layers.choice_factors import choice_factors
 from executor.layers.moe import combine, experts, shared_expert
-from executor.layers.router import Routed, route, route_given, used_flags
+from executor.layers.router import MOST_COUNTED, Routed, route, route_given, rows_by_expert, used_flags
 from executor.layers.widened_experts import grouped_experts, looped_experts, one_token_experts
 from executor.model import AttentionShape, LayerShape, MoeFfn, RopeShape
 from tests.executor.layers.layer_weights import RandomWeights
@@ -172,6 +172,14 @@ def test_used_flags() -> None:
     flags = used_flags(torch.tensor([[0, 3], [3, 1]]), 6)
     assert flags.dtype == torch.uint8
     assert flags.tolist() == [1, 1, 0, 1, 0, 0]
+
+
+def test_rows_by_expert_count_as_far_as_a_byte_goes() -> None:
+    ids = torch.tensor([[0, 3], [3, 1]])
+    assert rows_by_expert(ids, 6).tolist() == [1, 1, 0, 2, 0, 0]
+    many = rows_by_expert(ids.repeat(200, 1), 6)
+    assert many.tolist() == [200, 200, 0, MOST_COUNTED, 0, 0]
+    assert many.to(torch.uint8).tolist() == many.tolist()
 
 
 def test_shared_expert_and_combine() -> None:

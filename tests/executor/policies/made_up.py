@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from executor.arrays import Flags
+from executor.arrays import Flags, Int64
 from executor.passes import EventRecord, ExpertsRecord, PassResult, Ubatch, UbatchRecord
 from executor.policies.base import (
     AHEAD_WHOLE,
@@ -156,7 +156,7 @@ class DividedByLot(ByLot):
     def n_for_host(self, item: Item, n_missing: int) -> int:
         return int(self.lot(item.number).integers(n_missing + 1)) if self.plan(item).when == "inline" else 0
 
-    def divide(self, item: Item, missing: Flags) -> Flags | None:
+    def divide(self, item: Item, missing: Flags, rows: Int64) -> Flags | None:
         rng = self.lot(item.number)
         share = (0.0, 0.3, 0.6, 1.1)[rng.integers(4)]
         return missing & (rng.random(missing.size) < share)
@@ -174,7 +174,7 @@ class Divided(Policy):
     def regime(self, n_tokens: int, unit: TransferUnit) -> Regime:
         return "stream"
 
-    def divide(self, item: Item, missing: Flags) -> Flags | None:
+    def divide(self, item: Item, missing: Flags, rows: Int64) -> Flags | None:
         rng = np.random.default_rng(item.number)
         return missing & (rng.random(missing.size) < self.host_share)
 

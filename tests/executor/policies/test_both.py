@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import torch
 
+from executor.arrays import Flags
 from executor.devices.base import StreamName
 from executor.devices.sim import SimDevice, SimMachine
 from executor.passes import EventRecord, PassJob, PassResult, UbatchRecord
 from executor.policies import make_policy
-from executor.policies.base import DIVIDED_SELECTIVE, INLINE_SELECTIVE, INLINE_WHOLE, PolicyOptions
+from executor.policies.base import DIVIDED_SELECTIVE, INLINE_SELECTIVE, INLINE_WHOLE, Item, PolicyOptions
 from executor.policies.both import MOST_TOKENS, Both, SideTimes, Taken, TimesTogether
 from executor.session import Session
 from profiler.arithmetic.turns import needs_warmup
@@ -47,8 +48,17 @@ def a_pass(n_host: int, host_ns: int, n_device: int, device_ns: int, n_tokens: i
     return result
 
 
+def divided(arm: Both, item: Item, missing: Iterable[int], rows: Iterable[int] | None = None) -> Flags | None:
+    """Which of the `missing` the host gets, where each has that many `rows`; None: one."""
+    found = flags(*missing)
+    of_each = found.astype(np.int64)
+    if rows is not None:
+        of_each[found] = list(rows)
+    return arm.divide(item, found, of_each)
+
+
 def n_on_host(arm: Both, n_missing: int, n_tokens: int = 64, layer: int = 0, n_past: int = 0) -> int:
-    on_host = arm.divide(moe_item(n_tokens, layer=layer, n_past=n_past), flags(*range(n_missing)))
+    on_host = divided(arm, moe_item(n_tokens, layer=layer, n_past=n_past), range(n_missing))
     return 0 if on_host is None else int(on_host.sum())
 
 
@@ -70,7 +80,7 @@ def test_half_is_divided_before_anything_is_known() -> None:
 )
 def test_both_sides_are_made_to_end_together(host_ns: int, device_ns: int, best: int) -> None:
     arm = policy()
-    arm.divide(moe_item(), flags(0))
+    divided(arm, moe_item(), [0])
     arm.begin_pass(warmup_number=None)
     arm.learn(a_pass(4, host_ns, 4, device_ns))
     assert n_on_host(arm, 8) == best
@@ -78,7 +88,7 @@ def test_both_sides_are_made_to_end_together(host_ns: int, device_ns: int, best:
 
 def test_a_pass_corrects_what_was_expected() -> None:
     arm = policy()
-    arm.divide(moe_item(), flags(0))
+    divided(arm, moe_item(), [0])
     arm.learn(a_pass(4, 400, 4, 400))
     assert n_on_host(arm, 8) == 4
     for _ in range(4):  # the host has become slower
@@ -90,7 +100,7 @@ def test_times_belong_to_the_rows_that_a_layer_has() -> None:
     """A prompt's last layer has one row, whatever its ubatch: what its few experts took says nothing of the others."""
     arm = policy()
     for n_tokens in (64, 1):
-        arm.divide(moe_item(n_tokens), flags(0))
+        divided(arm, moe_item(n_tokens), [0])
     result = a_pass(4, 400, 4, 400)
     for _ in range(3):
         arm.learn(result)
@@ -106,7 +116,7 @@ def test_the_first_warmup_is_not_timed_and_warmups_try_each_side_alone_and_divis
     tried: dict[int, set[int]] = {}
     for number in range(3):
         arm.begin_pass(warmup_number=number)
-        found = [arm.divide(moe_item(1, layer=layer), flags(*range(8))) for layer in range(3)]
+        found = [divided(arm, moe_item(1, layer=layer), range(8)) for layer in range(3)]
         tried[number] = {0 if on_host is None else int(on_host.sum()) for on_host in found}
         arm.learn(a_pass(4, 10**9, 4, 1, n_tokens=1) if number == 0 else a_pass(4, 400, 4, 400, n_tokens=1))
     assert tried[1] | tried[2] == {0, 2, 4, 6, 8}
@@ -117,13 +127,16 @@ def test_the_first_warmup_is_not_timed_and_warmups_try_each_side_alone_and_divis
     assert n_on_host(arm, 8, n_tokens=1) == 4
 
 
-def test_the_host_takes_what_is_used_least() -> None:
+def test_the_host_takes_what_has_fewest_rows_and_then_what_is_used_least() -> None:
     arm = policy()
     for _ in range(3):
         arm.learn(measured(used=flags(5, 6, 7)))
-    on_host = arm.divide(moe_item(), flags(1, 2, 5, 6))
+    on_host = divided(arm, moe_item(), [1, 2, 5, 6])
     assert on_host is not None
     assert np.flatnonzero(on_host).tolist() == [1, 2]
+    on_host = divided(arm, moe_item(), [1, 2, 5, 6], [300, 3, 3, 2])
+    assert on_host is not None
+    assert np.flatnonzero(on_host).tolist() == [2, 6], "rows of this ubatch count before what was"
 
 
 def test_times_of_other_numbers_lie_on_a_line() -> None:
@@ -169,7 +182,7 @@ def test_layers_are_divided_only_where_that_takes_less_than_either_side_alone() 
 def test_what_was_not_chosen_is_looked_at_now_and_then_and_seldom_where_it_costs_much() -> None:
     for device_ns, least, most in ((450, 50, 4 / 256), (1100, 30, 4 / 256), (8000, 0, 4 / 256)):
         arm = policy()
-        arm.divide(moe_item(1), flags(0))
+        divided(arm, moe_item(1), [0])
         times = TimesTogether()
         times.learn([alone(8, 0, 400), alone(0, 8, device_ns), Taken(4, 400, 4, 400, 500)] * 3)
         arm._times[0, EXPERT_BYTES] = times
@@ -185,7 +198,7 @@ def test_what_was_not_chosen_is_looked_at_now_and_then_and_seldom_where_it_costs
 def test_to_bring_the_sums_back_is_weighed_against_leaving_all_to_the_device() -> None:
     for closing_ns, best in ((10, 4), (700, 0)):
         arm = policy()
-        arm.divide(moe_item(), flags(0))
+        divided(arm, moe_item(), [0])
         result = a_pass(4, 400, 4, 400)
         result.events.append(
             EventRecord("h2d", "copy activations", 500, 500 + closing_ns, stream="compute", bytes=1, **PLACE)

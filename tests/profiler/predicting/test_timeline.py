@@ -115,6 +115,13 @@ def test_shared_experts_take_what_sim_takes_once_both_sides_are_known() -> None:
         assert one.ttft_ns == pytest.approx(seen.ttft_ns, rel=0.12), one
 
 
+def test_a_prompts_experts_are_divided_by_their_rows_where_no_token_told_of_their_popularity() -> None:
+    """All that is not dead is used by every ubatch of a prompt, so that how often it was says nothing."""
+    cells = tuple(grid([500], [0], [100], [0]))
+    for one, seen in both(planned("tiny-moe", ("both",), cells=cells)):
+        assert one.ttft_ns == pytest.approx(seen.ttft_ns, rel=0.06), one
+
+
 @pytest.mark.parametrize(("arm", "misses", "copied"), [("cache", 0.08, 0.05), ("both+cache", 0.15, 0.08)])
 def test_a_bank_serves_tokens_and_is_read_by_prompts(arm: str, misses: float, copied: float) -> None:
     """With `both+cache`, what is missing follows from what is uploaded, which follows from how many are missing."""
