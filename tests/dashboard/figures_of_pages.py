@@ -91,6 +91,13 @@ class Chart:
             [at + up for at, up in zip(middle, high, strict=True)],
         )
 
+    def heat(self) -> tuple[list[float], float]:
+        """Of a heatmap of percents over time: how long each row was busy, and how long the axis is."""
+        (trace,) = self.traces.values()
+        step = trace["dx"] * self._scale("x")
+        shares = [[0.01 * percent for percent in row] for row in _numbers(trace["z"])]
+        return [sum(row) * step for row in shares], len(shares[0]) * step
+
     def _scale(self, axis: str) -> float:
         title = self._layout[f"{axis}axis"].get("title", {}).get("text", "")
         found = [scale for unit, scale in (UNITS | {"%": 0.01}).items() if unit in re.split(r"[ ,]+", title)]

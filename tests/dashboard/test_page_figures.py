@@ -4,6 +4,7 @@ command that a page is of.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -220,3 +221,88 @@ def margins(app: AppTest, rows: pd.DataFrame) -> None:
     same(line.drawn(""), known.groupby("layer").median())
     same(sorted([*line.drawn("prefetch pays"), *line.drawn("prefetch loses")]), sorted(line.drawn("")))
     assert f"It holds for **{format_share(float((known > 0).mean()))}**" in said(app)
+
+
+def test_lanes_of_the_timeline_are_the_passes_figures(measured: Measured) -> None:
+    """Of the second repetition of each arm."""
+    cell, a = measured.report["cells"][-1], measured.arms[0]
+    for b in measured.arms[1:]:
+        with page_of(measured.path, "timeline", b=b, rep="1", cell=cell_name(cell)) as app:
+            shown = table(app, "pass", "lane", "busy")
+            for arm in (a, b):
+                (row,) = measured.figures("pass", arm, cell["n_ubatch"]).query("repetition == 1").to_dict("records")
+                lanes = shown[shown["pass"] == arm].set_index("lane")
+                for lane, columns in OF_LANES.items():
+                    known = {title: row[name] for title, name in columns.items()}
+                    if lane in lanes.index:
+                        same(lanes.loc[lane, list(known)], known.values())
+                    else:
+                        assert not any(value > 0 for value in known.values()), lane
+                if COPIES in lanes.index:
+                    same([lanes.loc[COPIES, "speed while busy"]], [row["bytes_h2d"] / row["busy_copy_ns"]])
+            busy_ns, end_ns = chart(app, "busy").heat()
+            assert busy_ns == pytest.approx(shown["busy"].tolist(), abs=0.005 * end_ns), "shares are whole percents"
+
+
+COPIES: Final = "copy H2D"
+OF_LANES: Final = {
+    COPIES: {"busy": "busy_copy_ns", "exposed": "exposed_copy_ns", "bytes": "bytes_h2d"},
+    "compute": {"busy": "busy_compute_ns"},
+    "CPU compute": {"busy": "host_compute_ns"},
+    "waits": {"busy": "wait_ns"},
+}
+
+
+@pytest.mark.parametrize("figure", ["prefill_tokens_per_s", "ttft_ns", "decode_tokens_per_s"])
+def test_the_sweep_is_the_reports(measured: Measured, figure: str) -> None:
+    cells, (a, b) = measured.report["cells"], measured.arms[:2]
+    with page_of(measured.path, "sweep", figure=figure, b=b) as app:
+        shown, lines = table(app, "arm", "ubatch", "median", "ratio"), chart(app, "lines")
+        assert len(shown) == len(cells) * len(measured.arms)
+        for arm in measured.arms:
+            mine = shown[shown["arm"] == arm].sort_values("ubatch")
+            told = [cell["arms"][arm][figure] for cell in cells]
+            for name in ("median", "low", "high"):
+                same(mine[name], [one[name] for one in told])
+            same(mine["max(C, T) limit"], [limit(cell, arm, figure) for cell in cells])
+            same(lines.drawn(arm), mine["median"])
+            if arm in (a, b) and mine["max(C, T) limit"].notna().any():
+                same(lines.drawn(f"limit of {arm}: max(C, T)"), mine["max(C, T) limit"])
+            for edges, name in zip(lines.whiskers(arm), ("low", "high"), strict=True):
+                same(edges, mine[name])
+            against = [cell["against_baseline"].get(arm, {}).get(figure) or {} for cell in cells]
+            same(mine["ratio"], [one.get("ratio") for one in against])
+            assert mine["verdict"].dropna().tolist() == [one["verdict"] for one in against if one]
+        factors(app, cells, figure, b)
+
+
+def limit(cell: dict[str, Any], arm: str, figure: str) -> float | None:
+    """If all that can be hidden were: the longer of copying and computing of the prompt."""
+    busy = [median(cell["arms"][arm], name, "prefill") for name in ("busy_copy_ns", "busy_compute_ns")]
+    if None in busy or figure == "decode_tokens_per_s":
+        return None
+    longest = max(one for one in busy if one is not None)
+    return longest if figure == "ttft_ns" else cell["n_prompt"] / longest * 1e9
+
+
+def factors(app: AppTest, cells: Sequence[dict[str, Any]], figure: str, b: str) -> None:
+    """How many times as fast B is, in the grid and over the sizes."""
+    against = [cell["against_baseline"][b][figure] for cell in cells]
+    turned = [{name: one[name] for name in ("ratio", "low", "high")} for one in against]
+    if figure == "ttft_ns":
+        times = [{"ratio": "ratio", "low": "high", "high": "low"}] * len(cells)
+        turned = [
+            {name: one[other] and 1 / one[other] for name, other in names.items()}
+            for one, names in zip(turned, times, strict=True)
+        ]
+    (places,) = table(app, "depth", f"ubatch {cells[0]['n_ubatch']}").to_dict("records")
+    same([places[f"ubatch {cell['n_ubatch']}"] for cell in cells], [one["ratio"] for one in turned])
+    if len(cells) < 2:
+        return
+    shown, lines = table(app, "arm", "times as fast"), chart(app, "ratios")
+    mine = shown[shown["arm"] == b].sort_values("ubatch")
+    for title, name in {"times as fast": "ratio", "low": "low", "high": "high"}.items():
+        same(mine[title], [one[name] for one in turned])
+    same(lines.drawn(b), mine["times as fast"])
+    if mine["low"].notna().all():
+        same(lines.drawn(f"interval of {b}"), [*mine["high"], *mine["low"][::-1]])
