@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import streamlit as st
 
 from dashboard.trace_root import CaptureRef, Fingerprint
-from executor.errors import HprofError
+from executor.errors import BudgetTooSmallError, HprofError
 from profiler.cli.advise import Searched, searched_by
 
 
@@ -32,14 +32,24 @@ class AdviceSettings:
         ]
 
 
-def advised(found: CaptureRef, settings: AdviceSettings) -> Searched | str:
-    """What to set, or a sentence on why there is no answer."""
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why there is no answer, in a sentence; `least_bytes`: the budget that would do, where one was too small."""
+
+    why: str
+    least_bytes: int | None = None
+
+
+def advised(found: CaptureRef, settings: AdviceSettings) -> Searched | Refused:
+    """What to set, or why there is no answer."""
     return _advised(found.key, found.fingerprint, settings)
 
 
 @st.cache_resource(max_entries=16, show_spinner="Searching what to set …")
-def _advised(key: bytes, fingerprint: Fingerprint, settings: AdviceSettings) -> Searched | str:  # noqa: ARG001 - a part of the key
+def _advised(key: bytes, fingerprint: Fingerprint, settings: AdviceSettings) -> Searched | Refused:  # noqa: ARG001 - a part of the key
     try:
         return searched_by(settings.options(os.fsdecode(key)))
+    except BudgetTooSmallError as error:
+        return Refused(str(error), error.least_bytes)
     except HprofError as error:
-        return str(error)
+        return Refused(str(error))

@@ -40,6 +40,11 @@ class PinningRefusedError(HprofError):
 class BudgetTooSmallError(HprofError):
     """A budget of device memory that has no room for what must lie there, wherever weights are."""
 
+    def __init__(self, refusal: str, least_bytes: int = 0, instead: str = "lower -d, -ub or --layers") -> None:
+        super().__init__(f"{refusal}: give that much, or {instead}.")
+        self.refusal = refusal
+        self.least_bytes = least_bytes  # a budget that would do
+
 
 class CacheTooSmallError(HprofError):
     """An expert cache that could not serve a single token."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import shlex
+from dataclasses import replace
 from typing import Any, Final
 
 import pandas as pd
 import streamlit as st
 
 from dashboard import address, show
-from dashboard.advice import AdviceSettings, advised
+from dashboard.advice import AdviceSettings, Refused, advised
 from dashboard.choice import Choice, current
 from dashboard.empty_pages import why_empty
 from dashboard.figures.advice import DECODE, MEMORY, TTFT, pareto_figure
@@ -33,8 +34,8 @@ def main(choice: Choice) -> None:
         return
     settings = controls(choice)
     found = advised(choice.found, settings)
-    if isinstance(found, str):
-        st.warning(escape_markdown(found), icon=":material/warning:")
+    if isinstance(found, Refused):
+        st.warning(escape_markdown(found.why), icon=":material/warning:")
         return
     answer(found)
     pareto(found)
@@ -45,23 +46,34 @@ def main(choice: Choice) -> None:
 def controls(choice: Choice) -> AdviceSettings:
     """What the controls say; first the chosen cell's sizes, in as much memory as its arms that stream held."""
     assert choice.sizes is not None
+    n_prompt, n_gen, n_depth = choice.sizes.n_prompt or 512, choice.sizes.n_gen or 0, choice.sizes.n_depth or 0
+    first = AdviceSettings("", "mix", str(n_prompt), str(n_gen), str(n_depth))
     with st.container(horizontal=True, gap="small"):
         budget = st.number_input(
-            "Device memory, GiB", 0.01, _MOST_GIB, held_gib(choice), step=1.0, key="advise-budget", width=165
+            "Device memory, GiB", 0.01, _MOST_GIB, enough_gib(choice, first), step=1.0, key="advise-budget", width=165
         )
-        prompt = st.text_input("Prompts, tokens", str(choice.sizes.n_prompt or 512), key="advise-prompt", width=165)
-        n_gen = st.number_input("Generated, tokens", 0, 1_000_000, choice.sizes.n_gen or 0, key="advise-n", width=165)
+        prompt = st.text_input("Prompts, tokens", first.n_prompt, key="advise-prompt", width=165)
+        n_gen = st.number_input("Generated, tokens", 0, 1_000_000, n_gen, key="advise-n", width=165)
         objective = address.segments("Make best", ["mix", *OBJECTIVES[:3]], "objective", _LABELS.__getitem__)
         engine = address.segments("For", _ENGINES, "for")
-    return AdviceSettings(f"{budget:g}GiB", objective, prompt, str(n_gen), str(choice.sizes.n_depth or 0), engine)
+    return AdviceSettings(f"{budget:g}GiB", objective, prompt, str(n_gen), first.n_depth, engine)
 
 
-def held_gib(choice: Choice) -> float:
-    """The most that an arm held at its peak which does not keep everything on the device, rounded up."""
+def enough_gib(choice: Choice, first: AdviceSettings) -> float:
+    """The most that an arm held at its peak which does not keep everything on the device, or the least that advice
+    takes: it counts what kernels dequantise, too, and a simulated device does not hold that."""
     resident = {arm.name for arm in choice.capture.manifest.arms if arm.is_resident}
     passes = choice.capture.passes
     held = passes.loc[~passes["arm"].isin(resident), "vram_peak"].max()
-    return 8.0 if pd.isna(held) else min(max(math.ceil(float(held) / _GIB * 4) / 4, 0.25), _MOST_GIB)
+    gib = 8.0 if pd.isna(held) else _quarters(float(held))
+    found = advised(choice.found, replace(first, vram_budget=f"{gib:g}GiB"))
+    least = found.least_bytes if isinstance(found, Refused) else None
+    return gib if least is None else _quarters(least)
+
+
+def _quarters(n_bytes: float) -> float:
+    """In GiB, rounded up to a quarter."""
+    return min(max(math.ceil(n_bytes / _GIB * 4) / 4, 0.25), _MOST_GIB)
 
 
 def answer(found: Searched) -> None:

@@ -125,11 +125,12 @@ def _check(model: Model, budget: Budget, least: Mapping[str, Sequence[int]]) -> 
         worst = max(needs, key=lambda arm: needs[arm])
         if needs[worst] > own:
             fitting = [arm for arm, n_bytes in needs.items() if n_bytes <= own]
-            instead = f", or measure what fits, --arms {','.join(fitting)}" if fitting else ""
+            instead = "lower -d, -ub or --layers"
             raise BudgetTooSmallError(
                 f"--vram-budget {budget.spelled} is too small for arm '{worst}' on {model.shape.name}, which needs "
-                f"{_mib(needs[worst])}{where} even with its FFN weights in host memory: give that much, or lower -d, "
-                f"-ub or --layers{instead}."
+                f"{_mib(needs[worst])}{where} even with its FFN weights in host memory",
+                needs[worst],
+                f"{instead}, or measure what fits, --arms {','.join(fitting)}" if fitting else instead,
             )
 
 

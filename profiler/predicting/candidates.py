@@ -144,12 +144,9 @@ def _class(cost: float) -> int:
 
 
 def _once(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Every way of keeping everything resident is the same one."""
-    resident: dict[int, Candidate] = {}
-    others = []
+    """Each setting once, however often it was come by; every way of keeping everything resident is the same one."""
+    found: dict[object, Candidate] = {}
     for one in candidates:
-        if one.override is None:
-            resident.setdefault(one.n_ubatch, one)
-        else:
-            others.append(one)
-    return [*resident.values(), *others]
+        same = (one.arm, one.policy, one.placement.host) if one.override is not None else ()
+        found.setdefault((one.n_ubatch, *same), one)
+    return list(found.values())

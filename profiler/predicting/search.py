@@ -55,17 +55,22 @@ class Search:
         self._known = KnownOfPlan()
 
     def under(self, budget: Budget) -> list[Candidate]:
-        """Every candidate, the best first. Raises HprofError where nothing fits, with what would."""
+        """Every candidate, the best first. Raises HprofError where nothing fits, with the least that would."""
         sizes = [ub for ub in _UBATCHES if ub < self._longest <= ub * _MOST_UBATCHES]
         sizes.append(min(self._longest, _UBATCHES[-1]) if self._longest else USUAL_UBATCH)
         found: list[Candidate] = []
         refusal: HprofError | None = None
+        tightest: BudgetTooSmallError | None = None
         for ub, arm in product(dict.fromkeys(sizes), self._request.arms):
             for policy in self._policies(arm, ub, budget):
                 try:
                     found += self._placed(arm, ub, policy, budget)
+                except BudgetTooSmallError as error:
+                    tightest = min(error, tightest or error, key=lambda one: one.least_bytes)
                 except HprofError as error:
                     refusal = refusal or error
+        if not found and tightest is not None:  # ubatches are searched, so none is to be lowered
+            raise BudgetTooSmallError(tightest.refusal, tightest.least_bytes, "lower -p or -d")
         if not found:
             raise refusal or HprofError("there is nothing to choose among: give arms, prompts or tokens to generate.")
         best = ranked(found, self._objective)[:_REFINED]

@@ -42,6 +42,15 @@ def test_the_front_is_the_commands(
     assert "none of it" in said(app), "what the command would refuse is a sentence"
 
 
+def test_the_first_budget_is_one_that_something_fits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Advice counts 384 MiB of dequantised experts, which a simulated device did not hold."""
+    run = "run -m qwen3-30b-a3b --layers 2 --device sim --arms off,cpu -p 64 -n 2 -ub 64 -r 1 -o"
+    assert hprof.main([*run.split(), str(tmp_path / "moe")]) == 0
+    app = open_page(monkeypatch, tmp_path, "advise")
+    assert "**Set:** `--arms" in said(app)
+    assert not app.warning
+
+
 @pytest.mark.parametrize(
     ("make", "faint"),
     [

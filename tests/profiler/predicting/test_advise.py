@@ -166,8 +166,18 @@ def test_what_is_verified_is_what_was_advised(advice: Advice) -> None:
 
 
 def test_a_budget_that_nothing_fits_says_what_would() -> None:
-    with pytest.raises(HprofError, match=r"is too small for arm .* give that much"):
+    with pytest.raises(BudgetTooSmallError, match=r"too small for arm .* give that much, or lower -p or -d\.$") as told:
         advise(REQUEST, Budget((1 << 20,)), "mix", COSTS)
+    assert advise(REQUEST, Budget((told.value.least_bytes,)), "mix", COSTS).best.n_ubatch == 64
+    with pytest.raises(BudgetTooSmallError):
+        advise(REQUEST, Budget((told.value.least_bytes - 1,)), "mix", COSTS)
+
+
+def test_no_setting_comes_twice() -> None:
+    """More slots are tried beside the first layers and beside ones that are spread, for the same placements."""
+    found = advise(replace(REQUEST, arms=("on",)), BUDGET, "mix", COSTS).ranked
+    settings = [(one.arm, one.n_ubatch, one.policy, one.placement.host) for one in found]
+    assert len(set(settings)) == len(settings)
 
 
 def test_a_budget_for_everything_keeps_everything_resident() -> None:
@@ -187,7 +197,8 @@ def test_a_cache_over_two_devices_has_the_room_of_both() -> None:
 @pytest.mark.parametrize("is_of_part", [False, True], ids=["more slots", "less of a layer"])
 def test_only_what_has_no_room_is_passed_over(is_of_part: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """In refining the best settings: any other refusal is a fault, and is not to look like too small a budget."""
-    fit, refusals = Search._fit, {"refusal": HprofError}
+    fit = Search._fit
+    refusals: dict[str, type[HprofError]] = {"refusal": HprofError}
 
     def refusing(self: Search, arm: str, ub: int, policy: PolicyOptions, budget: Budget, only: Any = None) -> Placement:
         if only is not None if is_of_part else policy.slots > 2:
