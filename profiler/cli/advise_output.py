@@ -44,7 +44,8 @@ def advice_blocks(
     llama.cpp how to measure it; then the best few, and what would help.
     """
     best = advice.best
-    sure = _sure(best, spread, "--fit ROWS" if llama_cpp is not None else "hprof probe, --fit CAPTURE or --verify N")
+    of_machine = "on the machine itself hprof probe, --fit CAPTURE or --verify N"
+    sure = _sure(best, spread, of_machine if llama_cpp is None else "--fit ROWS")
     yield Lines("fact", notes)
     yield Lines("command", [f"set: {settings(best) if llama_cpp is None else llama_cpp.server}"])
     yield Lines("fact", [f"gives: {_gives(best, spread)}", f"sure: {sure}"])

@@ -86,6 +86,13 @@ def told_rates(kind: str, asked: AskedOptions, notes: Sequence[str]) -> str | No
     if kind != "sim" and not knows_device(kind, asked):
         if notes:
             raise HprofError(" ".join(notes))
+        if told := [flag for name, flag in MACHINE_FLAGS.items() if name in asked.typed and name != "device_memory"]:
+            where = "" if asked.device is not None else ", on which --verify runs"
+            one, them = ("says", "it") if len(told) == 1 else ("say", "them")
+            raise HprofError(
+                f"{listed(told)} {one} too little of the {kind} device of this machine{where}: give --device sim, or "
+                f"leave {them} out and run `hprof probe --device {kind}` once."
+            )
         raise HprofError(
             f"nobody measured how fast the {kind} device of this machine is: run `hprof probe --device {kind}` once, "
             "or give --fit CAPTURE, or --gemm-tflop-s and --memory-gb-s."

@@ -152,10 +152,33 @@ def test_rates_of_no_machine_are_the_first_thing_said(capsys: Printed) -> None:
     assert found["spread"] == {}
 
 
-@pytest.mark.parametrize("words", [["--device", "cpu"], ["--device", "cpu", "--gpu", "rtx4090"], ["--verify", "1"]])
+@pytest.mark.parametrize("words", [["--device", "cpu"], ["--verify", "1"]])
 def test_a_real_device_that_nobody_measured_gets_no_advice(words: list[str], capsys: Printed) -> None:
     assert hprof.main([*ASKED, "--vram-budget", "24MiB", *words]) == 2
     assert "nobody measured how fast the" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--device", "cpu", "--gpu", "rtx4090"], "--gpu says too little of the cpu device of this machine: give"),
+        (
+            ["--verify", "1", "--gpu", "rtx4090", "--cpu-gb-s", "60"],
+            "--gpu and --host-memory-gb-s say too little of the",
+        ),
+    ],
+)
+def test_a_gpu_that_is_not_here_is_no_rate_of_the_cpu(
+    words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: Printed
+) -> None:
+    """A probe would not be used beside them, so to ask for one alone would lead nowhere."""
+    monkeypatch.setattr("executor.devices.factory.default_kind", lambda: "cpu")
+    monkeypatch.setattr("profiler.cli.ground.default_kind", lambda: "cpu")
+    assert hprof.main([*ASKED, "--vram-budget", "24MiB", *words]) == 2
+    told = capsys.readouterr().err
+    assert said in told
+    assert ("on which --verify runs" in told) is ("--verify" in words)
+    assert "out and run `hprof probe --device cpu` once" in told
 
 
 def test_placements_that_differ_look_different_and_the_reserve_is_told(capsys: pytest.CaptureFixture[str]) -> None:
