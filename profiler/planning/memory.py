@@ -16,7 +16,8 @@ import psutil
 import torch
 
 from executor.devices.factory import DeviceOptions
-from executor.errors import HprofError
+from executor.errors import BudgetTooSmallError, HprofError
+from executor.memory.budget import Budget
 from executor.memory.footprint import Footprint, footprint
 from executor.model import Model, ModelShape
 from executor.models.synthetic import QuantPlan, model_tensors
@@ -70,8 +71,17 @@ def _left_in_cgroup(root: Path, limit: str, used: str, statistics: str, droppabl
 
 
 @dataclass(frozen=True, slots=True)
+class BudgetedPlacement:
+    """The budget of a device that placements, one an arm, were made for, and how they would be made for another. The
+    arms of a session share it, so that together they hold what the one keeps resident and the slots of the other."""
+
+    budget: Budget
+    placed: Callable[[Budget], Mapping[str, Placement]]
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryRequest:
-    """What decides how much memory a session takes. `placement` may be one an arm."""
+    """What decides how much memory a session takes. `placement` may be one an arm; `budgeted`: as a budget says."""
 
     model: Model
     placement: Placement | Mapping[str, Placement]
@@ -79,6 +89,7 @@ class MemoryRequest:
     options: SessionOptions
     cells: tuple[GridPoint, ...]
     all_logits: bool = False
+    budgeted: BudgetedPlacement | None = None
 
     def counted(self) -> Footprint:
         """What the session will hold."""
@@ -170,6 +181,7 @@ def check_needs(
     free: FreeMemory | None = None,
     *,
     all_logits: bool = False,
+    budgeted: BudgetedPlacement | None = None,
 ) -> None:
     """Raise HprofError, saying what would fit, when host or device memory cannot hold the run.
 
@@ -178,7 +190,7 @@ def check_needs(
     free = free_memory(options.device) if free is None else free
     if all(limit is None for limit in (free.host, *free.devices)):
         return
-    wanted = MemoryRequest(model, placement, tuple(arms), options, tuple(cells), all_logits)
+    wanted = MemoryRequest(model, placement, tuple(arms), options, tuple(cells), all_logits, budgeted)
     unmet = [demand for demand in demands(wanted, free) if not demand.is_met]
     if unmet:
         raise HprofError(_refusal(wanted, free, max(unmet, key=lambda demand: demand.needed - demand.free)))
@@ -238,7 +250,27 @@ def _without_full(wanted: MemoryRequest, fits: Fits) -> str | None:
     others = tuple(arm for arm in wanted.arms if not arm_traits(arm).is_resident)
     if not others or len(others) == len(wanted.arms):
         return None
-    return f"--arms {','.join(others)}" if fits(replace(wanted, arms=others)) else None
+    without, said = replace(wanted, arms=others), f"--arms {','.join(others)}"
+    if fits(without):
+        return said
+    smaller = _smaller_budget(without, fits)
+    return None if smaller is None else f"{said} with {smaller}"
+
+
+def _smaller_budget(wanted: MemoryRequest, fits: Fits) -> str | None:
+    """The largest that fits of seven, each a sixteenth less than the one before."""
+    told = wanted.budgeted
+    if told is None:
+        return None
+
+    def holds(budget: Budget) -> bool:
+        try:
+            return fits(replace(wanted, placement=told.placed(budget)))
+        except BudgetTooSmallError:
+            return False
+
+    smaller = (Budget(tuple(own * n // 16 // _MIB * _MIB for own in told.budget.n_bytes)) for n in range(15, 8, -1))
+    return next((f"--vram-budget {budget.spelled}" for budget in smaller if holds(budget)), None)
 
 
 def _resident_layers(wanted: MemoryRequest, fits: Fits) -> str | None:
@@ -349,8 +381,8 @@ def _largest(fits: Callable[[int], bool], low: int, high: int) -> int | None:
 
 
 _KNOBS: Final[dict[str, tuple[Knob, ...]]] = {
-    "resident": (_without_full, _quant, _resident_layers, _fewer_layers),
-    "slots": (_slots, _fewer_layers),
+    "resident": (_without_full, _smaller_budget, _quant, _resident_layers, _fewer_layers),
+    "slots": (_slots, _smaller_budget, _fewer_layers),
     "bank": (_cache,),
     "states": (_positions, _fewer_layers),
     "activations": (_ubatch, _positions),

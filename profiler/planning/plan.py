@@ -14,8 +14,8 @@ from executor.models.load import load_model
 from executor.policies import make_policy
 from executor.session import SessionOptions
 from profiler.pass_kernels import check_cupti
-from profiler.planning.memory import check_needs, layers_on_host
-from profiler.planning.placed_arms import PlacedArms, device_of_layers, placed_arms
+from profiler.planning.memory import BudgetedPlacement, check_needs, layers_on_host
+from profiler.planning.placed_arms import PlacedArms, device_of_layers, placed_arms, under_budget
 from profiler.planning.request import RunRequest, distinct_cells
 from profiler.planning.warnings import left_out, plan_warnings, told_how_to_join
 
@@ -57,11 +57,29 @@ def plan_run(request: RunRequest, most_cells: int = MAX_CELLS) -> RunPlan:
     setups = placed_arms(request, model, session)
     with told_how_to_join(request):
         for setup in setups:
-            placement = setup.session_placement
-            check_needs(model, placement, setup.arms, session, request.cells, all_logits=request.all_logits)
+            check_needs(
+                model,
+                setup.session_placement,
+                setup.arms,
+                session,
+                request.cells,
+                all_logits=request.all_logits,
+                budgeted=_budgeted(request, model, session, setup),
+            )
     label = None if routing is None else routing.label
     warnings = [*left_out(asked, request.cells), *plan_warnings(request, model, setups)]
     return RunPlan(request, model, setups, session, label, tuple(warnings))
+
+
+def _budgeted(
+    request: RunRequest, model: Model, session: SessionOptions, setup: PlacedArms
+) -> BudgetedPlacement | None:
+    """How the arms would lie under another budget; None where no budget placed them."""
+    if setup.budgeted is None:
+        return None
+    return BudgetedPlacement(
+        setup.budgeted.budget, lambda other: under_budget(request, model, session, setup.arms, other).by_arm
+    )
 
 
 def _check_grid(request: RunRequest, most_cells: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -66,3 +67,18 @@ def test_what_cannot_be_placed(
 ) -> None:
     assert hprof.main(["run", "-m", "tiny-moe", "--device", "sim", "-o", str(tmp_path / "c"), *options]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arms", ["off,on", "off,on,full"])
+def test_arms_that_share_a_budget_s_device_are_told_the_budget_that_fits_all(
+    arms: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What `off` keeps resident and the second slot of `on` lie beside each other, above what either may hold."""
+    run = ["run", "-m", "tiny-moe", "--device", "sim", "--device-memory", "22MiB", "-r", "1", "-p", "64", "-n", "3"]
+    run += ["-o", str(tmp_path / "c")]
+    assert hprof.main([*run, "--arms", arms, "--vram-budget", "22MiB"]) == 2
+    said = capsys.readouterr().err
+    assert "of device memory for this run and 22 MiB are free" in said
+    (smaller,) = re.findall(r"--vram-budget (\d+MiB)", said)
+    assert ("--arms off,on with --vram-budget" in said) is ("full" in arms)
+    assert hprof.main([*run, "--arms", "off,on", "--vram-budget", smaller]) == 0
