@@ -56,7 +56,12 @@ class Choice:
     @property
     def headline_cell(self) -> Cell:
         """The chosen cell; in large captures without the figures that are made of events."""
-        return self._cell_of(load.headline(self.found, self.a) if self.is_large else self.report)
+        return self._cell_of(self.headline_report)
+
+    @property
+    def headline_report(self) -> Report:
+        """The report; in large captures without the figures that are made of events."""
+        return load.headline(self.found, self.a) if self.is_large else self.report
 
     def _cell_of(self, report: Report) -> Cell:
         assert self.sizes is not None
@@ -163,8 +168,8 @@ def first_cell(cells: Sequence[CellSizes], choice: Choice) -> CellSizes:
     """The one to open first: of those where B has a verdict, or else of all, the one that tells the most."""
     if choice.b is None or len(cells) == 1:
         return telling_cell(cells)
-    report = load.headline(choice.found, choice.a) if choice.is_large else choice.report
-    judged = {one.key for one in report.cells if (told := told_comparison(one, choice.b)) and told[0].verdict in _FIRM}
+    cells_told = choice.headline_report.cells
+    judged = {one.key for one in cells_told if (told := told_comparison(one, choice.b)) and told[0].verdict in _FIRM}
     return telling_cell([cell for cell in cells if cell.key in judged] or cells)
 
 

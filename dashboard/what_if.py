@@ -26,6 +26,7 @@ class WhatIfSettings:
     """What the page's controls say; None: as in the capture."""
 
     n_prompt: int
+    n_gen: int  # 0: the most that the capture generated
     n_depth: int
     n_ubatch: int
     link_gb_s: float | None = None
@@ -77,7 +78,7 @@ def _plan(capture: Capture, given: Mapping[str, object], settings: WhatIfSetting
     request = predicted_request(overlaid(captured, AskedOptions(given, frozenset(given))))
     if settings is None:
         return plan_run(request)
-    n_gen = max(cell.n_gen for cell in request.cells)
+    n_gen = settings.n_gen or max(cell.n_gen for cell in request.cells)
     sizes = sorted({ub for ub in WHAT_IF_UBATCHES if ub < settings.n_prompt} | {settings.n_prompt, settings.n_ubatch})
     cells = tuple(GridPoint(settings.n_prompt, n_gen, ub, settings.n_depth) for ub in sizes)
     return plan_run(replace(request, cells=cells))

@@ -19,6 +19,7 @@ from executor.units import format_factor, format_interval, format_share, listed
 from profiler.metrics import FIGURES
 from profiler.predicting.calibrate import Calibration
 from profiler.predicting.what_if import WhatIfFigure, beside_measured, measured_rows
+from profiler.report.sweep import sweep_figures
 from profiler.report.verdicts import as_fast
 
 _FIGURES: Final[tuple[WhatIfFigure, ...]] = get_args(WhatIfFigure)
@@ -43,7 +44,8 @@ def main(choice: Choice) -> None:
     if isinstance(found, str):
         st.warning(escape_markdown(found), icon=":material/warning:")
         return
-    rows, points = found.rows(name), measured_rows(choice.capture, name, settings.n_prompt, settings.n_depth)
+    rows, told = found.rows(name), sweep_figures(choice.headline_report.cells, name)
+    points = measured_rows(told, settings.n_prompt, found.n_gen, settings.n_depth)
     if rows.empty:
         show.nothing(f"No pass of this capture has a {FIGURES[name].label}.")
         return
@@ -81,6 +83,7 @@ def controls(choice: Choice, own_link: float) -> WhatIfSettings:
         depth = st.number_input("Depth, tokens", 0, _MOST_TOKENS, n_depth, step=4096, key="depth", width=_CONTROL)
     return WhatIfSettings(
         n_prompt=int(prompt),
+        n_gen=cell.n_gen or 0,
         n_depth=int(depth),
         n_ubatch=min(int(ubatch), int(prompt)),
         link_gb_s=None if link == own_link else link,

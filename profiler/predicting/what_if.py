@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
 import pandas as pd
 
-from profiler.capture import Capture
 from profiler.planning.plan import RunPlan
 from profiler.planning.request import GridPoint
 from profiler.predicting.calibrate import Calibration, interval
 from profiler.predicting.costs import Costs
-from profiler.predicting.measured import ArmCell, MeasuredCell, measured_cells
 from profiler.predicting.predictor import Prediction, predict
 
 WhatIfFigure = Literal["ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s"]
@@ -30,6 +27,11 @@ class WhatIf:
     plan: RunPlan
     predictions: tuple[Prediction, ...]
     spread: dict[str, float | None]
+
+    @property
+    def n_gen(self) -> int:
+        """The tokens that every cell generates."""
+        return max(cell.n_gen for cell in self.plan.request.cells)
 
     def rows(self, figure: WhatIfFigure) -> pd.DataFrame:
         """arm, n_ubatch, median, low, high, in_range: one row a prediction that has the figure."""
@@ -50,10 +52,18 @@ def what_if(plan: RunPlan, costs: Costs, calibration: Calibration | None) -> Wha
     return WhatIf(plan, tuple(predict(plan, costs, use)), spread)
 
 
-def measured_rows(capture: Capture, figure: WhatIfFigure, n_prompt: int, n_depth: int) -> pd.DataFrame:
-    """arm, n_ubatch, value: what the capture measured at this prompt and depth."""
-    found = list(_measured(measured_cells(capture), figure, n_prompt, n_depth))
-    return pd.DataFrame(found, columns=["arm", "n_ubatch", "value"])
+def measured_rows(told: pd.DataFrame, n_prompt: int, n_gen: int, n_depth: int) -> pd.DataFrame:
+    """arm, n_ubatch, value: what the report says of this prompt, depth and number of tokens. No ubatch is larger than
+    its prompt: of settings that make the prompt one ubatch the smallest stays.
+
+    told: a figure's medians, by the names of the report's sizes (`profiler.report.sweep.sweep_figures`).
+    """
+    is_mine = (told["n_prompt"] == n_prompt) & (told["n_gen"] == n_gen) & (told["n_depth"] == n_depth)
+    mine = told[is_mine].dropna(subset=["n_ubatch"]).sort_values("n_ubatch", kind="stable")
+    if n_prompt:
+        mine = mine.assign(n_ubatch=mine["n_ubatch"].clip(upper=n_prompt))
+    found: pd.DataFrame = mine.drop_duplicates(["arm", "n_ubatch"]).rename(columns={"median": "value"})
+    return found[["arm", "n_ubatch", "value"]].astype({"n_ubatch": int}).reset_index(drop=True)
 
 
 def beside_measured(predicted: pd.DataFrame, measured: pd.DataFrame, n_ubatch: int) -> pd.DataFrame:
@@ -66,15 +76,6 @@ def beside_measured(predicted: pd.DataFrame, measured: pd.DataFrame, n_ubatch: i
     found = measured[measured["n_ubatch"] == n_ubatch].set_index("arm")["value"].astype(float)
     told = here.rename(columns={"median": "predicted"}).assign(measured=here["arm"].map(found).astype(float))
     return told.assign(**{"off by": told["predicted"] / told["measured"] - 1}).reset_index(drop=True)
-
-
-def _measured(
-    cells: Mapping[ArmCell, MeasuredCell], figure: WhatIfFigure, n_prompt: int, n_depth: int
-) -> Iterator[tuple[str, int, float]]:
-    for (arm, cell), one in cells.items():
-        value = _value(figure, cell, one.ttft_ns, one.prefill_ns, one.decode_ns)
-        if (cell.n_prompt, cell.n_depth) == (n_prompt, n_depth) and value is not None:
-            yield arm, cell.n_ubatch, value
 
 
 def _value(

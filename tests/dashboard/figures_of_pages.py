@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import orjson
@@ -25,10 +25,42 @@ from tests.dashboard.pages import APP, said
 UNITS: Final = {"ns": 1, "us": 1e3, "ms": 1e6, "s": 1e9} | {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 """Of headers and sentences, in ns and bytes."""
 _OTHER_UNITS: Final = {"%": 0.01, "t/s": 1, "GB/s": 1}
+RUNS: Final = {
+    "dense": "-m tiny-dense --layers 2 --device sim --arms off,on,full -p 64 -n 3 -ub 32,64 -r 2",
+    "moe": "-m tiny-moe --layers 3 --device sim --arms off,on,hot+cache --moe-cache-mib 1 -p 96 -n 3 -ub 32,48 -r 6",
+    "cpu": "-m tiny-dense --layers 2 --device cpu --arms off,on -p 64 -n 2 -ub 32 -r 2",
+}
+"""What the captures that pages are held to measure, by name."""
+_RENAMED: Final = ("what_if", "import_")
+"""Pages whose address is not their file's name, which AppTest finds only after a first run."""
+_SIZES: Final = ("prompt", "gen", "ubatch", "depth")
 _DIGITS: Final = 6e-4  # a table has four of them
 _SENTENCE: Final = 6e-3  # a sentence three
 _AMOUNT: Final = re.compile(rf"([\d,.]+) ({'|'.join(sorted(UNITS, key=len, reverse=True))})\b")
 _TYPES: Final = {"f8": np.float64, "f4": np.float32, "i1": np.int8, "i2": np.int16, "i4": np.int32, "u1": np.uint8}
+
+
+class Measured(NamedTuple):
+    """A capture, and what is known of it without a page."""
+
+    path: Path
+    report: dict[str, Any]
+    arms: list[str]
+
+    def figures(self, level: Any, arm: str, n_ubatch: int) -> pd.DataFrame:
+        """The Python API's rows of an arm in the cell of this ubatch."""
+        opened = hprof.open(str(self.path))
+        passes = opened.passes.query("arm == @arm and n_ubatch == @n_ubatch")["pass_id"]
+        found = opened.figures(level, arm=arm)
+        return found[found["pass_id"].isin(passes)]
+
+
+def measure(name: str, folder: Path) -> Measured:
+    """The capture of this name in RUNS, in a folder of its own."""
+    path = folder / name
+    assert hprof.main(["run", *RUNS[name].split(), "-o", str(path)]) == 0
+    report = as_json("report", str(path))
+    return Measured(path, report, [arm["name"] for arm in report["arms"]])
 
 
 @contextmanager
@@ -39,6 +71,8 @@ def page_of(capture: Path, page: str, **address: str) -> Iterator[AppTest]:
         app = AppTest.from_file(str(APP), default_timeout=60)
         for name, value in ({"capture": capture.name} | address).items():
             app.query_params[name] = value
+        if page in _RENAMED:
+            app.run()
         app.switch_page(f"views/{page}.py").run()
         assert not app.exception, app.exception[0].value + "\n".join(app.exception[0].stack_trace)
         yield app
@@ -144,6 +178,11 @@ def cell_of(report: Mapping[str, Any], **sizes: int) -> dict[str, Any]:
     """The report's cell of these sizes."""
     (found,) = (cell for cell in report["cells"] if sizes.items() <= cell.items())
     return dict(found)
+
+
+def cell_name(cell: dict[str, Any]) -> str:
+    """As the address spells it."""
+    return "-".join(f"{flag}{cell[f'n_{name}']}" for flag, name in zip(("p", "n", "ub", "d"), _SIZES, strict=True))
 
 
 def median(arm: Mapping[str, Any], name: str, phase: str | None = None) -> float | None:

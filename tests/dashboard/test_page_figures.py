@@ -5,8 +5,7 @@ command that a page is of.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pandas as pd
 import pytest
@@ -15,48 +14,29 @@ from streamlit.testing.v1 import AppTest
 import hprof
 from dashboard.text import about_layers
 from executor.units import format_share
-from tests.dashboard.figures_of_pages import as_json, chart, median, page_of, same, table, tells
+from profiler.predicting.what_if import WHAT_IF_UBATCHES
+from tests.dashboard.figures_of_pages import (
+    RUNS,
+    Measured,
+    as_json,
+    cell_name,
+    cell_of,
+    chart,
+    measure,
+    median,
+    page_of,
+    same,
+    table,
+    tells,
+)
 from tests.dashboard.pages import said
-
-RUNS: Final = {
-    "dense": "-m tiny-dense --layers 2 --device sim --arms off,on,full -p 64 -n 3 -ub 32,64 -r 2",
-    "moe": "-m tiny-moe --layers 3 --device sim --arms off,on,hot+cache --moe-cache-mib 1 -p 96 -n 3 -ub 32,48 -r 6",
-    "cpu": "-m tiny-dense --layers 2 --device cpu --arms off,on -p 64 -n 2 -ub 32 -r 2",
-}
-
 
 of_experts = pytest.mark.parametrize("measured", ["moe"], indirect=True)
 
 
-class Measured(NamedTuple):
-    """A capture, and what is known of it without a page."""
-
-    path: Path
-    report: dict[str, Any]
-    arms: list[str]
-
-    def figures(self, level: Any, arm: str, n_ubatch: int) -> pd.DataFrame:
-        """The Python API's rows of an arm in the cell of this ubatch."""
-        opened = hprof.open(str(self.path))
-        passes = opened.passes.query("arm == @arm and n_ubatch == @n_ubatch")["pass_id"]
-        found = opened.figures(level, arm=arm)
-        return found[found["pass_id"].isin(passes)]
-
-
 @pytest.fixture(scope="module", params=list(RUNS))
 def measured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Measured:
-    path = tmp_path_factory.mktemp("captures") / request.param
-    assert hprof.main(["run", *RUNS[request.param].split(), "-o", str(path)]) == 0
-    report = as_json("report", str(path))
-    return Measured(path, report, [arm["name"] for arm in report["arms"]])
-
-
-def cell_name(cell: dict[str, Any]) -> str:
-    """As the address spells it."""
-    return "-".join(f"{flag}{cell[f'n_{name}']}" for flag, name in zip(("p", "n", "ub", "d"), _SIZES, strict=True))
-
-
-_SIZES: Final = ("prompt", "gen", "ubatch", "depth")
+    return measure(request.param, tmp_path_factory.mktemp("captures"))
 
 
 def test_bytes_moved_are_the_reports(measured: Measured) -> None:
@@ -306,3 +286,38 @@ def factors(app: AppTest, cells: Sequence[dict[str, Any]], figure: str, b: str) 
     same(lines.drawn(b), mine["times as fast"])
     if mine["low"].notna().all():
         same(lines.drawn(f"interval of {b}"), [*mine["high"], *mine["low"][::-1]])
+
+
+SPEEDS: Final = {"ttft_ns": "Time to first token", "prefill_tokens_per_s": "Prefill", "decode_tokens_per_s": "Decode"}
+
+
+def test_what_if_is_what_predict_says_beside_the_report(measured: Measured) -> None:
+    cell, path = measured.report["cells"][0], str(measured.path)
+    n_prompt, n_gen, here = cell["n_prompt"], cell["n_gen"], cell["n_ubatch"]
+    sizes = sorted({size for size in WHAT_IF_UBATCHES if size < n_prompt} | {n_prompt, here})
+    asked = ["predict", "--fit", path, "-p", str(n_prompt), "-n", str(n_gen), "-ub", ",".join(map(str, sizes))]
+    known = as_json(*asked)
+    with page_of(measured.path, "what_if", cell=cell_name(cell)) as app:
+        for figure, label in SPEEDS.items():
+            app.segmented_control[0].select(label).run()
+            predicted(app, known, figure, sizes)
+            at = table(app, "arm", "predicted", "measured").set_index("arm")
+            for arm, told in cell_of(known, n_ubatch=here)["arms"].items():
+                by_report = cell["arms"][arm][figure]["median"]
+                same(at.loc[arm, ["predicted", "measured"]], [told[figure]["median"], by_report])
+                same(at.loc[arm, ["low", "high"]], [told[figure]["low"], told[figure]["high"]])
+                assert at.loc[arm, "off by"] == pytest.approx(told[figure]["median"] / by_report - 1, abs=6e-4)
+        app.number_input(key="link").set_value(12.0).run()
+        predicted(app, as_json(*asked, "--link-gb-s", "12"), figure, sizes)
+
+
+def predicted(app: AppTest, known: dict[str, Any], figure: str, sizes: Sequence[int]) -> None:
+    shown = table(app, "arm", "n_ubatch", "in_range")
+    for arm in known["cells"][0]["arms"]:
+        mine = shown[shown["arm"] == arm].sort_values("n_ubatch")
+        told = [cell_of(known, n_ubatch=size)["arms"][arm] for size in sizes]
+        same(mine["n_ubatch"], sizes)
+        for name in ("median", "low", "high"):
+            same(mine[name], [one[figure][name] for one in told])
+        assert mine["in_range"].tolist() == [one["in_fitted_range"] for one in told]
+        same(chart(app, "what-if").drawn(arm), mine["median"])

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import hprof
+from tests.dashboard.figures_of_pages import as_json, cell_name, median, page_of, same, table
 from tests.dashboard.pages import open_page, said
 from tests.profiler import makers
 from tests.support import ROOT
@@ -35,3 +37,16 @@ def test_a_link_slower_than_any_bus_is_shown_too(monkeypatch: pytest.MonkeyPatch
 def test_a_capture_without_a_command_line_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     makers.dense_off_on(tmp_path / "c")
     assert "cannot be fitted to" in said(open_page(monkeypatch, tmp_path, "what_if"))
+
+
+def test_what_was_measured_is_of_the_cells_own_tokens(tmp_path: Path) -> None:
+    """Of several numbers of generated tokens each arm has one measured value, and a ubatch is no larger than its
+    prompt."""
+    path = tmp_path / "c"
+    words = "-m tiny-dense --layers 2 --device sim --arms off,on -p 64 -n 2,4 -ub 32,128 -r 2"
+    assert hprof.main(["run", *words.split(), "-o", str(path)]) == 0
+    for cell in as_json("report", str(path))["cells"]:
+        with page_of(path, "what_if", cell=cell_name(cell)) as app:
+            at = table(app, "arm", "predicted", "measured").set_index("arm")
+            same(at["measured"], [median(cell["arms"][arm], "ttft_ns") for arm in at.index])
+            assert len(at) == 2
