@@ -257,13 +257,13 @@ def _bound(cell: Cell) -> str | None:
     took = f"; it took {format_ns(bound.took_ns)}." if bound.took_ns else "."
     if bound.is_summed:
         return f"{name}: {told}, summed over devices{took}"
-    what = "the prompt" if bound.scope == "prefill" else "the pass"
-    limit = f"no overlap can bring it below {format_ns(bound.longest_ns)}{took}"
+    what = "prompt" if bound.scope == "prefill" else "pass"
+    limit = f"no overlap can bring {name}'s {what} below {format_ns(bound.longest_ns)}{took}"
     if not bound.bounding:
-        return f"No part alone bounds {what} ({name}: {told}); {limit}"
+        return f"No part alone bounds the {what} ({name}: {told}); {limit}"
     bounding = listed(_DOING[part] for part in bound.bounding)
     verb = "bound" if len(bound.bounding) > 1 else "bounds"
-    return f"{bounding[0].upper()}{bounding[1:]} {verb} {what} ({name}: {told}), so {limit}"
+    return f"{bounding[0].upper()}{bounding[1:]} {verb} the {what} ({name}: {told}), so {limit}"
 
 
 def _device_sentences(report: Report) -> Iterator[str]:

@@ -34,7 +34,7 @@ def test_all_three_show_the_same_figures(tmp_path: Path) -> None:
     for text in (terminal(report), render_markdown(report)):
         for figure in ("642 us", "1.39 faster", "46.9 KiB", "83.3 %", "same tokens, logits bit-identical"):
             assert figure in text
-        assert "no overlap can bring it below 400 us" in " ".join(text.split())
+        assert "no overlap can bring on's prompt below 400 us" in " ".join(text.split())
     assert orjson.loads(json_text(report.to_json())) == report.to_json()
 
 

@@ -132,7 +132,7 @@ def test_what_the_host_computes_may_be_the_bound(tmp_path: Path) -> None:
     report = build_report(makers.dense_off_on(tmp_path / "c"))
     summary = summarise(_with(report, "on", "prefill", host_compute_ns=450_000.0))
     assert "Computing on the host bounds the prompt (on: 400 us of copying against 240 us of computing" in summary
-    assert "beside 450 us of computing on the host), so no overlap can bring it below 450 us" in summary
+    assert "beside 450 us of computing on the host), so no overlap can bring on's prompt below 450 us" in summary
 
 
 def test_the_distinct_share_is_told_by_phase(tmp_path: Path) -> None:
