@@ -134,7 +134,7 @@ class Chart:
 
     def _scale(self, axis: str) -> float:
         title = self._layout[f"{axis}axis"].get("title", {}).get("text", "")
-        found = [scale for unit, scale in (UNITS | {"%": 0.01}).items() if unit in re.split(r"[ ,]+", title)]
+        found = [scale for unit, scale in (UNITS | {"%": 0.01}).items() if unit in re.split(r"[ ,:]+", title)]
         return found[0] if found else 1
 
 

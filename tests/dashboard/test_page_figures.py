@@ -4,6 +4,7 @@ command that a page is of.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from profiler.predicting.what_if import WHAT_IF_UBATCHES
 from tests.dashboard.figures_of_pages import (
     RUNS,
     Measured,
+    amounts,
     as_json,
     cell_name,
     cell_of,
@@ -321,3 +323,35 @@ def predicted(app: AppTest, known: dict[str, Any], figure: str, sizes: Sequence[
             same(mine[name], [one[figure][name] for one in told])
         assert mine["in_range"].tolist() == [one["in_fitted_range"] for one in told]
         same(chart(app, "what-if").drawn(arm), mine["median"])
+
+
+def test_advice_is_the_commands(measured: Measured) -> None:
+    with page_of(measured.path, "advise") as app:
+        words = shlex.split(next(block.value for block in app.code if "hprof advise" in block.value))[1:]
+        known = as_json(*[str(measured.path) if word == measured.path.name else word for word in words])
+        shown, points = table(app, "arm", "-ub", "TTFT"), chart(app, "pareto")
+        front, best = known["pareto"], known["best"][0]
+        for title, name in OF_ADVICE.items():
+            same(shown[title], [one[name] for one in front])
+        for title, name in {"arm": "arm", "bound by": "bound_by", "-ot": "override_tensor"}.items():
+            assert shown[title].tolist() == [one[name] for one in front]
+        assert shown["host layers"].tolist() == [len(one["host_layers"]) for one in front]
+        for arm, mine in shown.groupby("arm"):
+            same(points.drawn(str(arm), "x"), mine["TTFT"])
+            same(points.drawn(str(arm)), mine["decode"])
+        gives = next(line for line in said(app).splitlines() if line.startswith("**Gives:**"))
+        told = amounts(gives)
+        assert [told[0], *told[-2:]] == pytest.approx(
+            [best["ttft_ns_predicted"], best["vram_bytes"], best["reserve_bytes"]], rel=6e-3
+        )
+
+
+OF_ADVICE: Final = {
+    "-ub": "n_ubatch",
+    "TTFT": "ttft_ns_predicted",
+    "prefill": "prefill_tokens_per_s",
+    "decode": "decode_tokens_per_s",
+    "memory": "vram_bytes",
+    "slots": "slots",
+    "cache": "moe_cache_mib",
+}
