@@ -18,7 +18,7 @@ DATA: Final = Path(__file__).parents[1] / "data" / "kineto"
 
 
 def test_an_import_says_what_the_command_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # so that no path is broken into lines
+    monkeypatch.chdir(tmp_path)  # so that the answer names the capture shortly
     monkeypatch.setenv("COLUMNS", "100")
     for arm in ("off", "on"):
         shutil.copy(DATA / f"h200_llama8b_4layers_{arm}.json.gz", f"{arm}.json.gz")
@@ -33,9 +33,9 @@ def test_an_import_says_what_the_command_says(tmp_path: Path, monkeypatch: pytes
         app.button[0].click().run()
         assert not app.exception
         (summary,) = (block.value for block in app.code)
-    first, *rest = told.getvalue().splitlines()
-    assert first == "Wrote by-command"
-    assert summary.replace(" report off ", " report by-command ").split() == " ".join(rest).split()
+    wrote, _, answer = told.getvalue().partition("\n")
+    assert wrote == f"Wrote {tmp_path / 'by-command'}"
+    assert summary.replace(" report off ", " report by-command ").split() == answer.split()
     (cell,) = as_json("report", "off")["cells"]
     assert f"on was {format_factor(1 / cell['against_baseline']['on']['wall_ns']['ratio'])} x as fast" in summary
     row = next(line for line in summary.splitlines() if line.startswith("ub="))
