@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from executor.errors import HprofError
-from executor.units import format_count
+from executor.units import format_count, listed
 from profiler.ordering.clocks import happens_before
 from profiler.ordering.operations import Operations, load_operations
 from profiler.ordering.pairs import Pairs, check_pairs
@@ -35,6 +35,10 @@ class CheckResult:
     n_wrong: int
     violations: tuple[OrderingViolation, ...]
     """At most MAX_NAMED of each check."""
+    faulty_passes: tuple[int, ...] = ()
+    """In which something was found, named here or not."""
+    arms: tuple[str, ...] = ()
+    """Whose passes these are, where that is known."""
 
     @property
     def is_clean(self) -> bool:
@@ -47,6 +51,8 @@ class CheckResult:
         if self.is_clean:
             return f"hprof check: all in order, all bytes as expected ({held})"
         found = f"{format_count(self.n_races, 'race')} and {format_count(self.n_wrong, 'read')} of wrong bytes"
+        if self.arms:
+            found += f" in passes of {listed(self.arms)}"
         return f"hprof check: {found} ({held}); the first: {self.violations[0]}"
 
     def lines(self) -> Iterator[str]:
@@ -69,6 +75,7 @@ class CheckResult:
             "expectations": self.n_expectations,
             "races": self.n_races,
             "wrong_reads": self.n_wrong,
+            "arms": list(self.arms),
             "violations": [violation.to_json() for violation in self.violations],
         }
 
@@ -79,15 +86,25 @@ def check_capture(capture: Capture, name_in: int | None = None) -> CheckResult:
     name_in: the pass whose failures are named; None: the first of all.
     """
     if not capture.n_rows("ordering"):
+        of_own_code = ", or put `hprof.check()` around code of your own (on CUDA)"
         raise HprofError(
-            f"{capture.path} holds no ordering records, so nothing can be checked; "
-            "run again with `hprof run --record-ordering`."
+            f"{capture.path} holds no ordering records, so nothing can be checked; run again with `hprof run "
+            f"--record-ordering`{'' if capture.manifest.source == 'hprof' else of_own_code}."
         )
     ops = load_operations(capture)
     try:
-        return find_violations(ops, name_in)
+        found = find_violations(ops, name_in)
     except HprofError as error:
         raise HprofError(f"{capture.path}: its ordering records cannot be checked: {error}") from error
+    return _with_arms(found, capture)
+
+
+def _with_arms(found: CheckResult, capture: Capture) -> CheckResult:
+    passes = capture.passes.dropna(subset=["pass_id", "arm"])
+    arm_of = {int(pass_id): str(arm) for pass_id, arm in zip(passes["pass_id"], passes["arm"], strict=True)}
+    named = (replace(one, arm=None if one.pass_id is None else arm_of.get(one.pass_id)) for one in found.violations)
+    faulty = dict.fromkeys(arm_of[one] for one in found.faulty_passes if one in arm_of)
+    return replace(found, violations=tuple(named), arms=tuple(faulty))
 
 
 def find_violations(ops: Operations, name_in: int | None = None) -> CheckResult:
@@ -101,6 +118,7 @@ def find_violations(ops: Operations, name_in: int | None = None) -> CheckResult:
 
     races = [race_at(order, found.races, i) for i in named(found.races)]
     wrong = [wrong_at(order, found.wrong, i) for i in named(found.wrong)]
+    faulty = np.unique(ops.pass_id[np.concatenate([found.races.second, found.wrong.second])])
     return CheckResult(
         len(ops),
         found.n_pairs,
@@ -108,4 +126,5 @@ def find_violations(ops: Operations, name_in: int | None = None) -> CheckResult:
         len(found.races.first),
         len(found.wrong.first),
         (*races, *wrong),
+        tuple(faulty.tolist()),
     )

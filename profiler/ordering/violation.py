@@ -61,10 +61,13 @@ class OrderingViolation:
     """Tags, where the bytes are wrong."""
     because: str
     fix: str
+    arm: str | None = None
+    """Whose pass it is; None where that is not known."""
 
     def __str__(self) -> str:
         where = f"{self.space} bytes {self.start} to {self.end}"
         head = self.kind if self.pass_id is None else f"{self.kind} in pass {self.pass_id}"
+        head += "" if self.arm is None else f" of arm {self.arm}"
         if self.kind != "wrong bytes":
             return f"{head}: {self.first} and {self.second} touch {where}, and {self.because}"
         return f"{head}: {self.second} relies on '{self.expected}' in {where} and finds {self._found()}"

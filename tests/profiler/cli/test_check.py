@@ -10,6 +10,7 @@ import pytest
 import hprof
 from executor.devices.base import Event, StreamName
 from executor.devices.recording import RecordingDevice
+from tests.profiler import makers
 
 SMALL = ["run", "-m", "tiny-dense", "--device", "sim", "--arms", "on", "-p", "64", "-n", "2", "-ub", "32", "-r", "1"]
 
@@ -45,7 +46,8 @@ def test_a_missing_wait(tmp_path: Path, capsys: pytest.CaptureFixture[str], monk
     assert "races and 0 reads of wrong bytes" in capsys.readouterr().out
     assert hprof.main(["check", path]) == 1
     told = capsys.readouterr().out
-    assert "read before its write in pass 0: copy " in told
+    assert "races and 0 reads of wrong bytes in passes of on (" in told
+    assert "read before its write in pass 0 of arm on: copy " in told
     assert "'copy whole' on stream copy of device 0 (layer 0, ubatch 0, issued at " in told
     assert "and let stream compute wait for it before launch " in told
     assert hprof.main(["check", path, "--json"]) == 1
@@ -58,7 +60,10 @@ def test_a_capture_without_records(tmp_path: Path, capsys: pytest.CaptureFixture
     path = run(tmp_path / "c")
     capsys.readouterr()
     assert hprof.main(["check", path]) == 2
-    assert "holds no ordering records, so nothing can be checked; run again with" in capsys.readouterr().err
+    assert "nothing can be checked; run again with `hprof run --record-ordering`.\n" in capsys.readouterr().err
+    imported = str(makers.imported_without_passes(tmp_path / "imported").path)
+    assert hprof.main(["check", imported]) == 2
+    assert "or put `hprof.check()` around code of your own (on CUDA)" in capsys.readouterr().err
 
 
 def test_a_fault_is_planted_marked_and_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,7 +73,7 @@ def test_a_fault_is_planted_marked_and_found(tmp_path: Path, capsys: pytest.Capt
     assert "Trust no figure of this run." in told
     assert hprof.open(path).manifest.extra["injected_fault"] == "swallow-error"
     assert hprof.main(["check", path]) == 1
-    assert "wrong bytes in pass 0: launch " in capsys.readouterr().out
+    assert "wrong bytes in pass 0 of arm on: launch " in capsys.readouterr().out
     assert hprof.main(["report", path, "--format", "md"]) == 0
     assert "--inject swallow-error: One copy fails, and nobody looks at the error." in capsys.readouterr().out
 
