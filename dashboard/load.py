@@ -11,6 +11,7 @@ import threading
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import pandas as pd
 import streamlit as st
@@ -49,12 +50,15 @@ def _report(key: bytes, fingerprint: Fingerprint, baseline: str | None, *, with_
     return build_report(capture, measured=_measured(key, fingerprint, with_events=with_events), findings=())
 
 
-@st.cache_resource(max_entries=8, show_spinner=False)
 def _measured(key: bytes, fingerprint: Fingerprint, *, with_events: bool) -> MeasuredCapture:
     """What the report is made of, whichever arm is the baseline."""
+    return _read(key, fingerprint).measured if with_events else _told(key, fingerprint)
+
+
+@st.cache_resource(max_entries=8, show_spinner=False)
+def _told(key: bytes, fingerprint: Fingerprint) -> MeasuredCapture:
     capture = _capture(key, fingerprint)
-    tables = _tables(key, fingerprint) if with_events else load_tables(capture, with_events=False)
-    return measure(capture, tables)
+    return measure(capture, load_tables(capture, with_events=False))
 
 
 def n_events(found: CaptureRef) -> int:
@@ -95,31 +99,66 @@ def _findings(key: bytes, fingerprint: Fingerprint) -> Sequence[Finding]:
     return find(_capture(key, fingerprint))
 
 
+class _ByLayer(NamedTuple):
+    ubatches: pd.DataFrame
+    layers: pd.DataFrame
+
+
 @dataclass(slots=True)
-class _ReadTables:
-    """What was read of a capture's tables so far: with layers or without, never both, which would take twice as much
-    memory (1 GB of two traces of 10 M events)."""
+class _Read:
+    """What was made of a capture's tables. They are let go at once: of 10 M events, when each was busy takes 0.5 GB,
+    and whatever the next page reads comes on top."""
 
-    tables: CaptureTables | None = None
-    by_layer: bool = False
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    key: bytes
+    fingerprint: Fingerprint
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    _passes: pd.DataFrame | None = None
+    _measured: MeasuredCapture | None = None
+    _by_layer: _ByLayer | None = None
+
+    @property
+    def measured(self) -> MeasuredCapture:
+        with self.lock:
+            return self._measured or self._note(self._load(by_layer=False))
+
+    @property
+    def passes(self) -> pd.DataFrame:
+        """The table, in the order of the run."""
+        with self.lock:
+            if self._passes is None:
+                self._note(self._load(by_layer=False))
+            assert self._passes is not None
+            return self._passes
+
+    @property
+    def by_layer(self) -> _ByLayer:
+        """Ubatches and layers, both of one reading: it takes longer, and only their own pages want them."""
+        with self.lock:
+            if self._by_layer is None:
+                tables = self._load(by_layer=True)
+                if self._measured is None and tables.recording.n_rows:  # the figures of passes are the same by either
+                    self._note(tables)
+                self._by_layer = _ByLayer(
+                    ubatch_figures(tables.ubatches, tables.recording), layer_figures(tables.recording)
+                )
+            return self._by_layer
+
+    def _load(self, *, by_layer: bool) -> CaptureTables:
+        capture = _capture(self.key, self.fingerprint)
+        if by_layer and not (capture.n_rows("ubatches") or _has_layers(self.key, self.fingerprint)):
+            return load_tables(capture, with_events=False)  # whose ubatches and layers are none as well
+        with st.spinner("Reading the capture …"):
+            return load_tables(capture, by_layer=by_layer)
+
+    def _note(self, tables: CaptureTables) -> MeasuredCapture:
+        self._passes = tables.passes.to_pandas()
+        self._measured = measure(_capture(self.key, self.fingerprint), tables)
+        return self._measured
 
 
-@st.cache_resource(max_entries=4, show_spinner=False)
-def _read_tables(key: bytes, fingerprint: Fingerprint) -> _ReadTables:  # noqa: ARG001 - they are the key
-    return _ReadTables()
-
-
-def _tables(key: bytes, fingerprint: Fingerprint, *, by_layer: bool = False) -> CaptureTables:
-    """Ubatches and layers take longer, and only their own pages want them; the other figures are the same with them."""
-    read = _read_tables(key, fingerprint)
-    with read.lock:
-        if read.tables is None or by_layer > read.by_layer:
-            read.tables = None
-            with st.spinner("Reading the capture …"):
-                read.tables = load_tables(_capture(key, fingerprint), by_layer=by_layer)
-            read.by_layer = by_layer
-        return read.tables
+@st.cache_resource(max_entries=8, show_spinner=False)
+def _read(key: bytes, fingerprint: Fingerprint) -> _Read:
+    return _Read(key, fingerprint)
 
 
 def figures_of_passes(found: CaptureRef, scope: Scope = "pass") -> pd.DataFrame:
@@ -129,29 +168,17 @@ def figures_of_passes(found: CaptureRef, scope: Scope = "pass") -> pd.DataFrame:
 
 @st.cache_resource(max_entries=12, show_spinner=False)
 def _figures_of_passes(key: bytes, fingerprint: Fingerprint, scope: Scope) -> pd.DataFrame:
-    read = _tables(key, fingerprint)
-    passes = read.passes.to_pandas().set_index("pass_id", drop=False)
-    figures = _measured(key, fingerprint, with_events=True).figures[scope]
+    read = _read(key, fingerprint)
+    passes, figures = read.passes.set_index("pass_id", drop=False), read.measured.figures[scope]
     joined: pd.DataFrame = passes.drop(columns=[name for name in figures if name in passes]).join(figures)
     return joined
 
 
 def figures_of_ubatches(found: CaptureRef) -> pd.DataFrame:
     """`ubatch_figures` of every pass."""
-    return _figures_of_ubatches(found.key, found.fingerprint)
-
-
-@st.cache_resource(max_entries=8, show_spinner=False)
-def _figures_of_ubatches(key: bytes, fingerprint: Fingerprint) -> pd.DataFrame:
-    read = _tables(key, fingerprint, by_layer=True)
-    return ubatch_figures(read.ubatches, read.recording)
+    return _read(found.key, found.fingerprint).by_layer.ubatches
 
 
 def figures_of_layers(found: CaptureRef) -> pd.DataFrame:
     """`layer_figures` of every pass."""
-    return _figures_of_layers(found.key, found.fingerprint)
-
-
-@st.cache_resource(max_entries=8, show_spinner=False)
-def _figures_of_layers(key: bytes, fingerprint: Fingerprint) -> pd.DataFrame:
-    return layer_figures(_tables(key, fingerprint, by_layer=True).recording)
+    return _read(found.key, found.fingerprint).by_layer.layers

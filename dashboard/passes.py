@@ -214,7 +214,8 @@ def events_table(choice: Choice, shown: Sequence[ShownPass]) -> pd.DataFrame:
 
 _MOST_OF_A_TRACE: Final = 0.5
 _LineKey = tuple[bytes, Fingerprint, int | None]
-_MAX_LINES: Final = 4  # of five million events, each takes 0.3 GB
+_MAX_LINES: Final = 4
+_MAX_ROWS: Final = 10_000_000  # of all lines that are kept: five million take 0.3 GB
 
 
 def timelines_of(found: CaptureRef, pass_ids: Sequence[int | None]) -> list[Timeline]:
@@ -240,11 +241,12 @@ def _lay_out(capture: Capture, pass_id: int | None) -> Timeline:
     return load_timeline(capture, [pass_id], origin_ns=origin_ns, by_stream=by_stream, on_demand=True)
 
 
-class _TimelineCache:
-    """The timelines used last."""
+class TimelineCache:
+    """The timelines used last, as many as have this many rows together; at least the very last."""
 
-    def __init__(self, size: int) -> None:
-        self._size, self._lines, self._lock = size, OrderedDict[_LineKey, Timeline](), Lock()
+    def __init__(self, size: int, n_rows: int) -> None:
+        self._size, self._n_rows = size, n_rows
+        self._lines, self._lock = OrderedDict[_LineKey, Timeline](), Lock()
 
     def get(self, key: _LineKey) -> Timeline | None:
         with self._lock:
@@ -255,10 +257,14 @@ class _TimelineCache:
     def put(self, key: _LineKey, line: Timeline) -> None:
         with self._lock:
             self._lines[key] = line
-            while len(self._lines) > self._size:
+            while len(self._lines) > 1 and (len(self._lines) > self._size or self._all_rows > self._n_rows):
                 self._lines.popitem(last=False)
+
+    @property
+    def _all_rows(self) -> int:
+        return sum(map(len, self._lines.values()))
 
 
 @st.cache_resource
-def _kept_lines() -> _TimelineCache:
-    return _TimelineCache(_MAX_LINES)
+def _kept_lines() -> TimelineCache:
+    return TimelineCache(_MAX_LINES, _MAX_ROWS)

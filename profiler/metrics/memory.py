@@ -17,6 +17,7 @@ from profiler.metrics.timeline_detail import waited_for
 
 MEMORY_PARTS: Final = ("resident", "slots", "bank", "other")
 _COLUMNS: Final = ("slot", "device", "layer", "tensor", "bytes")
+_HELD_COLUMNS: Final = (*_COLUMNS, "start_ns", "filled_ns", "read_ns", "done_ns", "end_ns")
 
 
 def memory_parts(passes: pd.DataFrame) -> pd.DataFrame:
@@ -48,6 +49,9 @@ def slot_holdings(line: Timeline) -> pd.DataFrame:
     A slot holds a layer from its first copy's start until the first copy into it of the next layer, or of this one for
     the next ubatch, or to the line's end.
     """
+    slots = line.table(["slot"])["slot"]
+    if slots.null_count == len(slots):  # most sources name none: the other columns of 5 M rows would take 0.4 GB
+        return pd.DataFrame({name: pd.Series(dtype=np.float64) for name in _HELD_COLUMNS})
     rows = line.table([*_COLUMNS, "ubatch", "kind", "correlation_id", "waits_for"])
     is_copy = pc.and_(pc.is_valid(rows["slot"]), pc.equal(rows["kind"].cast(pa.string()), "h2d"))
     chosen = np.flatnonzero(pc.fill_null(is_copy, False).to_numpy())

@@ -9,9 +9,6 @@ import pytest
 
 from dashboard import load, trace_root
 from executor.errors import HprofError
-from profiler import metrics
-from profiler.capture import Capture
-from profiler.metrics import CaptureTables
 from tests.profiler import makers
 from tests.support import ROOT
 
@@ -150,24 +147,3 @@ def test_the_headline_of_a_capture_is_its_reports_without_what_events_say(tmp_pa
         assert figures["exposed_copy_ns"] is not None
     assert early.against_baseline["off"]["ttft_ns"] == whole.against_baseline["off"]["ttft_ns"]
     assert (early.same_tokens, early.bit_identical) == (whole.same_tokens, whole.bit_identical)
-
-
-def test_tables_with_layers_take_the_place_of_those_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both together would be 1 GB more of two traces of 10 M events; the figures of passes are the same by either."""
-    read: list[bool] = []
-
-    def load_tables(capture: Capture, *, by_layer: bool) -> CaptureTables:
-        read.append(by_layer)
-        return metrics.load_tables(capture, by_layer=by_layer)
-
-    monkeypatch.setattr(load, "load_tables", load_tables)
-    makers.dense_off_on(tmp_path / "c")
-    found = trace_root.find_capture(trace_root.TraceRoot(str(tmp_path)), "c")
-    before = load.report(found, "on").cells
-    assert not load.figures_of_ubatches(found).empty
-    assert not load.figures_of_layers(found).empty
-    assert load.report(found, "off").cells[0].arms.keys() == before[0].arms.keys()
-    assert read == [False, True]
-    load._report.clear()
-    assert load.report(found, "on").cells == before
-    assert read == [False, True]

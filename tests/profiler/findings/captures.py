@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from profiler.findings import CopyAnalysis, Finding, find_in
+from profiler.findings.analysis import Columns
 from profiler.manifest import Manifest
 from profiler.schema import TABLES
 from profiler.storage.writer import conform
@@ -42,7 +43,8 @@ def api(start_ms: float, end_ms: float, name: str, correlation: int) -> Row:
 def view(rows: Sequence[Row], passes: Sequence[Row] = (), **manifest: Any) -> CopyAnalysis:
     """The rows laid out for the rules (source nsys unless given)."""
     tables = {name: _table(name, given) for name, given in (("events", rows), ("passes", passes))}
-    return CopyAnalysis(tables["events"], tables["passes"], Manifest(**({"source": "nsys"} | manifest)))
+    passes, told = tables["passes"], Manifest(**({"source": "nsys"} | manifest))
+    return CopyAnalysis(Columns.of(tables["events"], passes, told), passes, told)
 
 
 def findings(rows: Sequence[Row], passes: Sequence[Row] = (), **manifest: Any) -> dict[str, Finding]:
