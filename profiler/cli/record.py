@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 _NOTHING: Final = (
     "hprof: no process started CUDA or used NVTX (or none that --process chooses): nothing was recorded; "
-    "`hprof doctor` says whether there is a GPU here, and `hprof run --engine command` times programs without one."
+    "`hprof doctor` says whether there is a GPU here; without one `hprof run --engine command` times programs, and "
+    "hprof.ab and hprof.record take PyTorch code."
 )
 
 

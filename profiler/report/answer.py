@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from executor.policies import find_traits
-from executor.units import format_count, format_factor, format_value, listed
+from executor.units import format_count, format_factor, format_ns, format_value, listed
 from profiler.arithmetic.stats import Comparison
 from profiler.manifest import ManifestArm
 from profiler.metrics import FIGURES
@@ -118,7 +118,9 @@ def _circumstances(report: Report, room: AnswerRoom) -> Iterator[str]:
 def _seen(cell: Cell, room: AnswerRoom) -> Iterator[str]:
     """What each arm copied and computed, without a word on speed."""
     for name in list(cell.arms)[: room.arms + 1]:
-        told = told_work(cell, name) or "its copies and what devices computed were not recorded"
+        host_ns = cell.arms[name].median("host_compute_ns")
+        on_host = "" if host_ns is None else f"the host computed for {format_ns(host_ns)}; "
+        told = told_work(cell, name) or f"{on_host}its copies and what devices computed were not recorded"
         yield f"{name}: {told}."
 
 

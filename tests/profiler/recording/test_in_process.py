@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import hprof
+from executor.units import format_ns
 from profiler.capture import Capture
 from profiler.recording.ranges import _step_of
 from profiler.report.answer import ANSWER_ROOMS, answer_blocks
@@ -61,7 +62,8 @@ def test_what_devices_did_is_null_and_the_capture_says_why(tmp_path: Path) -> No
     assert not any("no GPU work" in text for text in report["warnings"])
     assert any(text.startswith("No annotation names passes or ubatches (") for text in report["cannot_say"])
     told = answer_text(build_report(capture))
-    assert "on: its copies and what devices computed were not recorded." in told
+    spent = format_ns(arm["host_compute_ns"]["median"])
+    assert f"on: the host computed for {spent}; its copies and what devices computed were not recorded." in told
     assert report["summary"].startswith("on took ")
     assert report["summary"].endswith(" in one pass; its copies are not known.")
 

@@ -101,6 +101,7 @@ def test_nothing_to_record(words: list[str]) -> None:
     done = record("-o", "mine", "--", "sh", "-c", "echo said; exit 3")
     assert (done.returncode, done.stdout) == (3, "said\n")
     assert "no process started CUDA or used NVTX" in done.stderr
+    assert "without one `hprof run --engine command` times programs, and hprof.ab and hprof.record" in done.stderr
     assert "`hprof doctor` says" in done.stderr, "the next step"
     assert not Path("mine").exists()
     assert not Path("mine.spool").exists()
