@@ -73,8 +73,9 @@ def bytes_moved(choice: Choice) -> None:
     if mine["bytes_h2d"].isna().all():
         show.nothing("The source recorded no copies of these passes.")
         return
+    dividing = {arm.name for arm in choice.capture.manifest.arms if arm.traits is not None and arm.traits.divides}
     for arm in by_arm:
-        say_moved(arm, choice.cell.arms[arm])
+        say_moved(arm, choice.cell.arms[arm], divides=arm in dividing)
     idle = idle_tokens(by_arm)
     table = pd.concat([rows.assign(arm=arm) for arm, rows in by_arm.items()], ignore_index=True)
     moved = {"copied": "bytes_h2d", "whole copies": "whole_bytes", "saved": "selective_saving_bytes"}
@@ -90,8 +91,9 @@ def bytes_moved(choice: Choice) -> None:
         st.caption(f"Not drawn: {format_count(len(idle), 'token')} of decode, which copied no weights.")
 
 
-def say_moved(arm: str, told: ArmFigures) -> None:
-    """The report's bytes of a whole pass, of which no sum over ubatches of medians is the median."""
+def say_moved(arm: str, told: ArmFigures, *, divides: bool) -> None:
+    """The report's bytes of a whole pass, of which no sum over ubatches of medians is the median. divides: it shares
+    experts with the CPU, whose part needs no copy at all."""
     moved, saved = told.median("bytes_h2d"), told.median("selective_saving_bytes")
     if moved is None:
         return
@@ -99,6 +101,7 @@ def say_moved(arm: str, told: ArmFigures) -> None:
     if saved is not None:
         share = saved_share(moved, saved)
         less = f", {format_bytes(saved)} ({format_share(share)}) less than whole copies" if share else ": whole copies"
+        less += ", what the CPU computed in their place among it" if divides and share else ""
     st.markdown(f"**{escape_markdown(arm)}** moved {escape_markdown(f'{format_bytes(moved)}{less}')}.")
 
 
