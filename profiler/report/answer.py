@@ -26,6 +26,7 @@ from profiler.report.sensitivity import told_sensitivity
 from profiler.report.settings_to_use import Standings, pays_in, told_choice
 from profiler.report.shown_cells import (
     by_speed,
+    factor,
     shown_arms,
     shown_cells,
     telling_figure,
@@ -208,7 +209,7 @@ class _Answer:
         for name in self._paying[: self._room.told]:
             yield self._sentence(cell, name)
         if more := self._paying[self._room.told :]:
-            yield f"{listed(more)} {'pays' if len(more) == 1 else 'pay'} too, but less."
+            yield self._paying_too(cell, more)
         rest = [name for name in self._arms if name not in self._paying]
         unsettled = [name for name in rest if name in self._unsettled]
         for name in unsettled[: self._room.told]:
@@ -227,6 +228,26 @@ class _Answer:
         for words, told in left.items():
             yield f"{words} {self._baseline}{self._phase()}: {', '.join(told)}."
         yield from told_other_phase(self._compared, cell, self._arms[: self._room.told], self._arms)
+
+    def _paying_too(self, cell: Cell, names: Sequence[str]) -> str:
+        """Of those without a sentence of their own: the sizes from which on they pay, where it is not all of them, and
+        whether each is slower than the best in every cell.
+        """
+        overs = {name: from_which_size(self._compared, cell, self._baseline, name) for name in names}
+        begin = [
+            f"{name} from a ubatch {over.at.in_words(over.axis)}"
+            for name, over in overs.items()
+            if over is not None and over.at is not None and over.is_faster_above
+        ]
+        where = f": {listed(begin)}" if begin else ""
+        but = ", but less" if all(self._is_slower_throughout(name) for name in names) else ""
+        return f"{listed(names)} {'pays' if len(names) == 1 else 'pay'} too{but}{where}."
+
+    def _is_slower_throughout(self, name: str) -> bool:
+        """Whether the best arm was faster than this one in each cell."""
+        factors = [(factor(cell, name), factor(cell, self._paying[0])) for cell in self._compared]
+        known = [(this, best) for this, best in factors if this is not None and best is not None]
+        return bool(known) and all(this < best for this, best in known)
 
     def _alone(self) -> str:
         """Where no arm is a choice beside the baseline."""

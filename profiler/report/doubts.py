@@ -18,6 +18,7 @@ from profiler.arithmetic.stats import MIN_PAIRS, OUTLIER_MADS, outliers
 from profiler.manifest import Manifest
 from profiler.metrics import FIGURES, JUDGED
 from profiler.report.arm_passes import ArmPasses, CellArms
+from profiler.report.measured import what_was_measured
 
 _TOLD_SHARE: Final = 0.05  # fewer move neither a median nor its interval
 _MOSTLY: Final = 0.5
@@ -52,11 +53,12 @@ def outlier_warnings(cells: CellArms, manifest: Manifest) -> Iterator[str]:
         return
     told = [f"{FIGURES[name].label} of {arm} {format_share(share)}" for share, arm, name, _ in worst]
     are_first = manifest.source == "llama-bench" and all(first >= _MOSTLY for *_, first in worst)
-    cause = (
-        "most are the first repetition of a process, which llama-bench often runs slower; medians hardly mind"
-        if are_first
-        else "if other programs were running, close them and repeat"
-    )
+    if what_was_measured(manifest).is_exact:
+        cause = "nothing was timed, so the work itself differed between repetitions, as the experts chosen do"
+    elif are_first:
+        cause = "most are the first repetition of a process, which llama-bench often runs slower; medians hardly mind"
+    else:
+        cause = "if other programs were running, close them and repeat"
     yield (
         f"Outliers, more than {OUTLIER_MADS:.0f} median deviations off, are kept. Most of one arm in one cell: "
         f"{', '.join(told)}; {cause}."

@@ -361,3 +361,18 @@ def test_arms_of_several_models_are_no_choice_of_settings(tmp_path: Path) -> Non
     alike = joined(timed_apart(tmp_path / "d", faster, off="dense.gguf", on="dense.gguf"))
     assert "compares models" not in alike
     assert "Set: on" in alike
+
+
+def test_arms_without_a_sentence_keep_their_crossovers(tmp_path: Path) -> None:
+    less = [factor - 0.02 for factor in RISING]
+    report = swept(tmp_path / "c", {"hot+cache": [2.0] * 6, "on+cache": RISING, "on": less})
+    lines = [line for block in answer_blocks(report, AnswerRoom(told=1)) for line in getattr(block, "lines", [])]
+    [told] = [line for line in lines if " too" in line]
+    assert told.startswith("on+cache and on pay too, but less: on+cache from a ubatch of about ")
+    assert " and on from a ubatch of about " in told
+
+
+def test_what_is_best_somewhere_does_not_pay_less(tmp_path: Path) -> None:
+    report = swept(tmp_path / "c", {"hot+cache": [2.0] * 6, "on": [1.2, 1.2, 1.2, 1.2, 1.2, 2.4]})
+    lines = [line for block in answer_blocks(report, AnswerRoom(told=1)) for line in getattr(block, "lines", [])]
+    assert "on pays too." in lines

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -77,9 +78,9 @@ def test_ranks_whose_steps_overlap_now_are_no_old_ones(tmp_path: Path) -> None:
 STEADY = [100, 101, 99, 100, 102, 98]
 
 
-def warned(path: Path, source: str, boots: Sequence[Sequence[int]]) -> list[str]:
+def warned(path: Path, source: str, boots: Sequence[Sequence[int]], **fields: Any) -> list[str]:
     """The warnings about outliers of a capture with one arm, a list of prefill times a boot."""
-    writer = new_capture(path, source=source, arms=[ManifestArm("a")])
+    writer = new_capture(path, source=source, arms=[ManifestArm("a")], **fields)
     order = 0
     for boot, times in enumerate(boots):
         for repetition, ns in enumerate(times):
@@ -122,3 +123,9 @@ def test_slow_first_repetitions_are_known_of_llama_bench_alone(
 ) -> None:
     [said] = warned(tmp_path / "c", source, boots)
     assert cause in said
+
+
+def test_no_other_program_disturbs_what_nobody_timed(tmp_path: Path) -> None:
+    [said] = warned(tmp_path / "c", "hprof", [[*STEADY, 900, 900]], machine={"device": "sim"})
+    assert "other programs" not in said
+    assert "nothing was timed" in said
