@@ -185,10 +185,12 @@ def candidate_json(one: Candidate) -> dict[str, Any]:
 
 def _gives(one: Candidate, spread: Spread) -> str:
     told = []
+    with_depth = any(prediction.cell.n_depth for prediction in one.predictions)
     for prediction in one.predictions:
         if prediction.ttft_ns is not None:
             low, high = interval(prediction.ttft_ns, spread.get("ttft"))
-            told.append(f"TTFT {format_interval(prediction.ttft_ns, low, high, 'ns')} at -p {prediction.cell.n_prompt}")
+            at = f"-p {prediction.cell.n_prompt}" + (f" -d {prediction.cell.n_depth}" if with_depth else "")
+            told.append(f"TTFT {format_interval(prediction.ttft_ns, low, high, 'ns')} at {at}")
     if one.decode_tokens_per_s is not None:
         low, high = interval(one.decode_tokens_per_s, spread.get("decode"))
         told.append(f"decode {format_interval(one.decode_tokens_per_s, low, high, 'tokens/s')} t/s")

@@ -42,7 +42,8 @@ _MOST_THREADS: Final = 1 << 20
 _CROWDED: Final = 0.5  # of the processors: from such a load on, others took part of what was measured
 _OTHERS: Final = 0.1  # of the processors' time
 _OF_GPU: Final = ("name", "driver", "power_limit_w")
-_COMPUTES: Final = ("devices", "engine", "host", "layers", "quants", "streaming")
+_COMPUTES: Final = ("devices", "engine", "host", "layers", "quants", "streaming", "stamp_kernels.py", "compiling.py")
+_CODE: Final = {".py", ".cpp", ".hpp"}  # the CPU's products are C++
 _FIGURES: Final = ("ttft", "decode")
 _SCHEMA: Final = 2  # in 1, few rows moved dequantised bytes too: rates by the byte were others
 
@@ -320,10 +321,16 @@ def this_machine(device: str, n_threads: int | None) -> dict[str, Any]:
 def _kernels() -> str:
     """A digest of the code that computes and copies: with another one, steps take other times."""
     root, digest = Path(executor.__file__).parent, hashlib.sha256()
-    for part in _COMPUTES:
-        for file in sorted((root / part).rglob("*.py")):
-            digest.update(file.read_bytes())
+    for file in kernel_files(root):
+        digest.update(file.read_bytes())
     return digest.hexdigest()[:12]
+
+
+def kernel_files(root: Path) -> list[Path]:
+    """The files below the executor's folder `root` whose code computes and copies."""
+    parts = [root / part for part in _COMPUTES]
+    found = [file for part in parts for file in (part.rglob("*") if part.is_dir() else [part])]
+    return sorted(file for file in found if file.suffix in _CODE)
 
 
 def changes(probe: Probe, machine: Mapping[str, object]) -> list[str]:

@@ -25,6 +25,14 @@ def test_three_lines_answer_first(capsys: Printed) -> None:
     assert any(line.startswith("sure: from rates alone") for line in lines[:6])
 
 
+def test_what_it_gives_is_told_of_each_depth(capsys: Printed) -> None:
+    """Two times stood for one prompt, and which was of which depth stood nowhere."""
+    assert hprof.main([*ASKED, *RATES, "--vram-budget", "30MiB", "-d", "0,64"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert " at -p 96 -d 0, TTFT " in told
+    assert " at -p 96 -d 64 and decode " in told
+
+
 def test_advice_by_rates_imports_nothing_that_it_does_not_need() -> None:
     """Each takes half a second: sympy, which torch imports for a range on its meta device, and scipy, which fits."""
     words = [*ASKED, *RATES]

@@ -13,6 +13,7 @@ import numpy as np
 import orjson
 import pytest
 
+import executor
 import hprof
 from executor.devices.factory import DeviceOptions
 from executor.devices.sim import SimMachine
@@ -21,7 +22,15 @@ from profiler.planning.plan import plan_run
 from profiler.planning.request import GridPoint, RunRequest
 from profiler.predicting.costs import RateCosts
 from profiler.predicting.predictor import predict
-from profiler.predicting.probe import Probe, changes, probe_path, read_probe, this_machine, write_probe
+from profiler.predicting.probe import (
+    Probe,
+    changes,
+    kernel_files,
+    probe_path,
+    read_probe,
+    this_machine,
+    write_probe,
+)
 from profiler.predicting.probed import Group, ProbedCosts, WorkFit
 from profiler.probing import passes
 from profiler.probing.passes import probe
@@ -255,6 +264,12 @@ def test_what_has_changed_is_said(probed: Probe) -> None:
     told = changes(one, machine)
     assert told[0].startswith("hprof was 0.0.1 and is ")
     assert told[1] == "gpus was A 1 and is none"
+
+
+def test_a_probe_depends_on_the_cpus_products_too() -> None:
+    """They are C++: with other ones the probe was used silently."""
+    names = {file.name for file in kernel_files(Path(executor.__file__).parent)}
+    assert {"ffn.cpp", "integer_rows.hpp", "stamp_kernels.py", "direct_kernels.py"} <= names
 
 
 def test_predict_answers_by_this_machines_probe(kept: Path, capsys: Printed) -> None:
