@@ -228,12 +228,15 @@ def host_experts(
 ) -> torch.Tensor:
     """The weighted sum (n, hidden) of the chosen experts' outputs. Rows that share an expert go through it together.
 
-    `only` (n_experts,) bool leaves all other experts out of the sum.
+    `only` (n_experts,) bool leaves all other experts out of the sum: it is 0 where no row chose one of these, as
+    where a planted fault has the host read an earlier choice.
     """
     n, n_used = routed.ids.shape
     if (at_once := products.for_few_rows(n * n_used / moe.n_experts)) is not None:
         return at_once(routed.h, routed.ids, routed.weights, only)
     expert, order, groups = _by_expert(routed.ids, moe.n_experts, only)
+    if not groups:
+        return torch.zeros_like(routed.h)
     rows = routed.h.expand(n_used, -1) if order is None else routed.h[order // n_used]
     gate, up = _each(products.gate_up, rows, groups).chunk(2, dim=-1)
     factors = choice_factors(routed, moe, vectors)

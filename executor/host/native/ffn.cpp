@@ -168,9 +168,11 @@ class Run : public Job {
     // Order the choices by expert, and by token within one: the order in which outputs are added up.
     void group() {
         const int n_choices = tokens_.n * layer_.n_used;
-        std::vector<int> starts(layer_.n_experts + 1, 0);
-        for (int i = 0; i < n_choices; ++i) {
-            if (counts(expert_of(i))) ++starts[expert_of(i) + 1];
+        std::vector<int> starts(layer_.n_experts + 1, 0), chosen(n_choices);
+        for (int i = 0; i < n_choices; ++i) {  // read once: where a wait is missing, rows change meanwhile
+            const int64_t expert = expert_of(i);
+            chosen[i] = counts(expert) ? static_cast<int>(expert) : kNone;
+            if (chosen[i] != kNone) ++starts[chosen[i] + 1];
         }
         for (int e = 0; e < layer_.n_experts; ++e) {
             if (starts[e + 1]) groups_.push_back({e, starts[e], starts[e] + starts[e + 1]});
@@ -178,12 +180,16 @@ class Run : public Job {
         }
         pairs_.resize(starts.back());
         for (int i = 0; i < n_choices; ++i) {
-            if (counts(expert_of(i))) pairs_[starts[expert_of(i)]++] = i;
+            if (chosen[i] != kNone) pairs_[starts[chosen[i]]++] = i;
         }
     }
 
-    int expert_of(int choice) const { return tokens_.ids ? static_cast<int>(tokens_.ids[choice]) : 0; }
-    bool counts(int expert) const { return !tokens_.only || tokens_.only[expert]; }
+    static constexpr int kNone = -1;
+
+    int64_t expert_of(int choice) const { return tokens_.ids ? tokens_.ids[choice] : 0; }
+    bool counts(int64_t expert) const {  // what is no expert's number is left out
+        return expert >= 0 && expert < layer_.n_experts && (!tokens_.only || tokens_.only[expert]);
+    }
     float weight_of(int choice) const { return tokens_.weights ? tokens_.weights[choice] : 1; }
 
     void read_rows() {

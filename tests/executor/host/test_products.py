@@ -114,6 +114,22 @@ def test_biases_and_the_clamped_activation(n: int) -> None:
     assert relative_error(got, want) < 0.02
 
 
+@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize("n", [1, 9])
+def test_experts_that_no_row_chose_add_nothing(n: int, dtype: torch.dtype) -> None:
+    model = load_model("tiny-moe", layers=1)
+    moe = model.shape.layers[0].ffn
+    assert isinstance(moe, MoeFfn)
+    routed = routed_rows(n, model.shape.hidden, moe, dtype)
+    only = torch.zeros(moe.n_experts, dtype=torch.bool)
+    with units_of(model) as units:
+        weights = HostWeights(model, dtype, units)
+        got = host_experts(routed, weights.products(0, "experts"), moe, HostStepWeights(weights, 0), only)
+    assert got.shape == routed.h.shape
+    assert got.dtype == dtype
+    assert not got.any()
+
+
 def with_gpt_oss_experts(model: Model) -> Model:
     layer = model.shape.layers[0]
     assert isinstance(layer.ffn, MoeFfn)

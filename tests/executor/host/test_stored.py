@@ -200,6 +200,18 @@ def test_some_experts_alone() -> None:
     assert not ffn(rows, ids, weights, none).any()
 
 
+def test_what_is_no_experts_number_is_left_out() -> None:
+    """Where a planted fault drops a wait, the host may read half of one choice and half of another's rows."""
+    parts = experts_of(("Q5_0", "Q5_0", "Q5_0"), 64, 32)
+    ids, weights = choices(5, 2)
+    rows = torch.randn(5, 64, generator=torch.Generator().manual_seed(5))
+    wild, none = ids.clone(), weights.clone()
+    wild[1, 0], wild[3, 1], wild[4, 0] = -1, N_EXPERTS, 1 << 40
+    none[1, 0], none[3, 1], none[4, 0] = 0, 0, 0
+    ffn = StoredFfn(parts, "silu", n_used=2)
+    assert error(ffn(rows, wild, weights), expected(parts, rows, ids, none)) < EXACT
+
+
 def test_a_dense_ffn_in_bf16() -> None:
     parts = tuple(
         StoredMatrix(StoredTensor(part.stored.info, part.stored.places[:1]))
