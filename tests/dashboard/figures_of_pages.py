@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import orjson
@@ -26,8 +26,8 @@ UNITS: Final = {"ns": 1, "us": 1e3, "ms": 1e6, "s": 1e9} | {"B": 1, "KiB": 2**10
 """Of headers and sentences, in ns and bytes."""
 _OTHER_UNITS: Final = {"%": 0.01, "t/s": 1, "GB/s": 1}
 RUNS: Final = {
-    "dense": "-m tiny-dense --layers 2 --device sim --arms off,on,full -p 64 -n 3 -ub 32,64 -r 2",
-    "moe": "-m tiny-moe --layers 3 --device sim --arms off,on,hot+cache --moe-cache-mib 1 -p 96 -n 3 -ub 32,48 -r 6",
+    "dense": "-m tiny-dense --layers 2 --device sim --arms off,on,full -p 64 -n 2 -ub 32,64 -r 2",
+    "moe": "-m tiny-moe --layers 3 --device sim --arms off,on,hot+cache --moe-cache-mib 1 -p 96 -n 2 -ub 32,48 -r 6",
     "cpu": "-m tiny-dense --layers 2 --device cpu --arms off,on -p 64 -n 2 -ub 32 -r 2",
 }
 """What the captures that pages are held to measure, by name."""
@@ -40,27 +40,30 @@ _AMOUNT: Final = re.compile(rf"([\d,.]+) ({'|'.join(sorted(UNITS, key=len, rever
 _TYPES: Final = {"f8": np.float64, "f4": np.float32, "i1": np.int8, "i2": np.int16, "i4": np.int32, "u1": np.uint8}
 
 
-class Measured(NamedTuple):
+class Measured:
     """A capture, and what is known of it without a page."""
 
-    path: Path
-    report: dict[str, Any]
-    arms: list[str]
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.report = as_json("report", str(path))
+        self.arms: list[str] = [arm["name"] for arm in self.report["arms"]]
+        self.opened = hprof.open(str(path))
+        self._frames: dict[str, pd.DataFrame] = {}
 
     def figures(self, level: Any, arm: str, n_ubatch: int) -> pd.DataFrame:
         """The Python API's rows of an arm in the cell of this ubatch."""
-        opened = hprof.open(str(self.path))
-        passes = opened.passes.query("arm == @arm and n_ubatch == @n_ubatch")["pass_id"]
-        found = opened.figures(level, arm=arm)
-        return found[found["pass_id"].isin(passes)]
+        if level not in self._frames:
+            self._frames[level] = self.opened.figures(level)
+        passes = self.opened.passes.query("arm == @arm and n_ubatch == @n_ubatch")["pass_id"]
+        found = self._frames[level]
+        return found[found["pass_id"].isin(passes)].copy()
 
 
 def measure(name: str, folder: Path) -> Measured:
     """The capture of this name in RUNS, in a folder of its own."""
     path = folder / name
     assert hprof.main(["run", *RUNS[name].split(), "-o", str(path)]) == 0
-    report = as_json("report", str(path))
-    return Measured(path, report, [arm["name"] for arm in report["arms"]])
+    return Measured(path)
 
 
 @contextmanager

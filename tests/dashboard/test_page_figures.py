@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
-import hprof
 from dashboard.text import about_layers
 from executor.units import format_share
 from profiler.predicting.what_if import WHAT_IF_UBATCHES
@@ -43,26 +42,26 @@ def measured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 def test_bytes_moved_are_the_reports(measured: Measured) -> None:
     cell = measured.report["cells"][-1]
-    for b in measured.arms[1:]:
-        with page_of(measured.path, "selective", b=b, cell=cell_name(cell)) as app:
-            shown, bars = table(app, "ubatch", "copied", "whole copies", "saved"), chart(app, "bytes")
-            for arm in (measured.arms[0], b):
-                moved, saved = (median(cell["arms"][arm], name) for name in ("bytes_h2d", "selective_saving_bytes"))
-                tells(app, f"**{arm}** moved", [moved, saved or None])
-                rows = measured.figures("ubatch", arm, cell["n_ubatch"])
-                rows["whole"] = rows["bytes_h2d"] + rows["selective_saving_bytes"].fillna(0)
-                assert rows.groupby("pass_id")["bytes_h2d"].sum().median() == moved, "ubatches hold all copies"
-                mine, known = shown[shown["arm"] == arm], rows.groupby("ubatch")
-                same(mine["copied"], known["bytes_h2d"].median())
-                same(mine["saved"], known["selective_saving_bytes"].median())
-                same(mine["whole copies"], known["whole"].median())
-                is_drawn = mine["ubatch"].isin(bars.drawn(f"{arm} moved", "x"))
-                same(bars.drawn(f"{arm} moved"), mine["copied"][is_drawn])
+    a, b = measured.arms[0], measured.arms[-1]
+    with page_of(measured.path, "selective", b=b, cell=cell_name(cell)) as app:
+        shown, bars = table(app, "ubatch", "copied", "whole copies", "saved"), chart(app, "bytes")
+        for arm in (a, b):
+            moved, saved = (median(cell["arms"][arm], name) for name in ("bytes_h2d", "selective_saving_bytes"))
+            tells(app, f"**{arm}** moved", [moved, saved or None])
+            rows = measured.figures("ubatch", arm, cell["n_ubatch"])
+            rows["whole"] = rows["bytes_h2d"] + rows["selective_saving_bytes"].fillna(0)
+            assert rows.groupby("pass_id")["bytes_h2d"].sum().median() == moved, "ubatches hold all copies"
+            mine, known = shown[shown["arm"] == arm], rows.groupby("ubatch")
+            same(mine["copied"], known["bytes_h2d"].median())
+            same(mine["saved"], known["selective_saving_bytes"].median())
+            same(mine["whole copies"], known["whole"].median())
+            is_drawn = mine["ubatch"].isin(bars.drawn(f"{arm} moved", "x"))
+            same(bars.drawn(f"{arm} moved"), mine["copied"][is_drawn])
 
 
 @of_experts
 def test_experts_touched_are_those_of_the_measured_passes(measured: Measured) -> None:
-    opened = hprof.open(str(measured.path))
+    opened = measured.opened
     rows = opened.frame("experts", pass_ids=opened.passes["pass_id"].tolist())
     of_ubatch = rows.groupby(["n_tokens", "phase", "pass_id", "ubatch"], observed=True)[["distinct", "n_experts"]].sum()
     known = (of_ubatch["distinct"] / of_ubatch["n_experts"]).groupby(["n_tokens", "phase"], observed=True)
@@ -102,25 +101,24 @@ def test_adjacent_layers_and_hottest_experts_are_one_value_in_chart_and_table(me
 
 def test_memory_is_the_reports(measured: Measured) -> None:
     cell, placed = measured.report["cells"][0], {one["name"]: one["memory"] for one in measured.report["arms"]}
-    a = measured.arms[0]
-    for b in measured.arms[1:]:
-        with page_of(measured.path, "memory", b=b, cell=cell_name(cell)) as app:
-            parts, bars = table(app, "arm", "weights that stay", "peak").set_index("arm"), chart(app, "parts")
-            peaks = {arm: median(cell["arms"][arm], "vram_peak_bytes") or 0 for arm in (a, b)}
-            same(parts["peak"], peaks.values())
-            for title, name in PARTS.items():
-                same(parts[title], [placed[arm][name] for arm in (a, b)])
-            named = {arm: sum(placed[arm][name] for name in PARTS.values()) for arm in (a, b)}
-            same(parts[REST], [peaks[arm] - named[arm] for arm in (a, b)])
-            for title in (one for one in (*PARTS, REST) if parts[one].any()):
-                same(bars.drawn(title, "x"), parts[title])
-            for arm in (a, b):
-                reserved = placed[arm]["slots_bytes"] + placed[arm]["bank_bytes"]
-                line = tells(app, f"{arm} reserves", [reserved or None])
-                assert reserved == 0 or about_layers(placed[arm]["cost_in_layers"], "more ") in line
-            shown = table(app, "arm", "resident", "in host memory").set_index("arm").loc[measured.arms]
-            for title, name in RESIDENCY.items():
-                same(shown[title], [placed[arm][name] for arm in measured.arms])
+    a, b = measured.arms[0], measured.arms[-1]
+    with page_of(measured.path, "memory", b=b, cell=cell_name(cell)) as app:
+        parts, bars = table(app, "arm", "weights that stay", "peak").set_index("arm"), chart(app, "parts")
+        peaks = {arm: median(cell["arms"][arm], "vram_peak_bytes") or 0 for arm in (a, b)}
+        same(parts["peak"], peaks.values())
+        for title, name in PARTS.items():
+            same(parts[title], [placed[arm][name] for arm in (a, b)])
+        named = {arm: sum(placed[arm][name] for name in PARTS.values()) for arm in (a, b)}
+        same(parts[REST], [peaks[arm] - named[arm] for arm in (a, b)])
+        for title in (one for one in (*PARTS, REST) if parts[one].any()):
+            same(bars.drawn(title, "x"), parts[title])
+        for arm in (a, b):
+            reserved = placed[arm]["slots_bytes"] + placed[arm]["bank_bytes"]
+            line = tells(app, f"{arm} reserves", [reserved or None])
+            assert reserved == 0 or about_layers(placed[arm]["cost_in_layers"], "more ") in line
+        shown = table(app, "arm", "resident", "in host memory").set_index("arm").loc[measured.arms]
+        for title, name in RESIDENCY.items():
+            same(shown[title], [placed[arm][name] for arm in measured.arms])
 
 
 PARTS: Final = {
@@ -141,7 +139,7 @@ RESIDENCY: Final = {
 
 def test_slots_hold_what_was_copied_and_no_more_than_there_is_room(measured: Measured) -> None:
     """Over time, of one pass: the second repetition of arm `on`."""
-    cell, opened = measured.report["cells"][-1], hprof.open(str(measured.path))
+    cell, opened = measured.report["cells"][-1], measured.opened
     passes = opened.passes.query("arm == 'on' and repetition == 1 and n_ubatch == @cell['n_ubatch']")
     events = opened.frame("events", pass_ids=passes["pass_id"].tolist())
     copied = events[events["slot"].notna() & (events["kind"] == "h2d")]
@@ -160,10 +158,11 @@ def test_slots_hold_what_was_copied_and_no_more_than_there_is_room(measured: Mea
 
 def test_layers_are_medians_of_the_passes(measured: Measured) -> None:
     cell = measured.report["cells"][0]
-    for arm in measured.arms:
+    a, b = measured.arms[0], measured.arms[-1]
+    for arm in (a, b):
         rows = measured.figures("layer", arm, cell["n_ubatch"]).query("phase == 'prefill'")
         ubatch = int(rows["ubatch"].max())
-        address = {"a": arm, "arm": arm, "cell": cell_name(cell), "ubatch": str(ubatch)}
+        address = {"b": b, "arm": arm, "cell": cell_name(cell), "ubatch": str(ubatch)}
         with page_of(measured.path, "layers", **address) as app:
             shown, bars = table(app, "layer", "C", "T"), chart(app, "layers")
             known = rows[rows["ubatch"] == ubatch].groupby("layer")
@@ -208,22 +207,22 @@ def margins(app: AppTest, rows: pd.DataFrame) -> None:
 def test_lanes_of_the_timeline_are_the_passes_figures(measured: Measured) -> None:
     """Of the second repetition of each arm."""
     cell, a = measured.report["cells"][-1], measured.arms[0]
-    for b in measured.arms[1:]:
-        with page_of(measured.path, "timeline", b=b, rep="1", cell=cell_name(cell)) as app:
-            shown = table(app, "pass", "lane", "busy")
-            for arm in (a, b):
-                (row,) = measured.figures("pass", arm, cell["n_ubatch"]).query("repetition == 1").to_dict("records")
-                lanes = shown[shown["pass"] == arm].set_index("lane")
-                for lane, columns in OF_LANES.items():
-                    known = {title: row[name] for title, name in columns.items()}
-                    if lane in lanes.index:
-                        same(lanes.loc[lane, list(known)], known.values())
-                    else:
-                        assert not any(value > 0 for value in known.values()), lane
-                if COPIES in lanes.index:
-                    same([lanes.loc[COPIES, "speed while busy"]], [row["bytes_h2d"] / row["busy_copy_ns"]])
-            busy_ns, end_ns = chart(app, "busy").heat()
-            assert busy_ns == pytest.approx(shown["busy"].tolist(), abs=0.005 * end_ns), "shares are whole percents"
+    b = measured.arms[-1]
+    with page_of(measured.path, "timeline", b=b, rep="1", cell=cell_name(cell)) as app:
+        shown = table(app, "pass", "lane", "busy")
+        for arm in (a, b):
+            (row,) = measured.figures("pass", arm, cell["n_ubatch"]).query("repetition == 1").to_dict("records")
+            lanes = shown[shown["pass"] == arm].set_index("lane")
+            for lane, columns in OF_LANES.items():
+                known = {title: row[name] for title, name in columns.items()}
+                if lane in lanes.index:
+                    same(lanes.loc[lane, list(known)], known.values())
+                else:
+                    assert not any(value > 0 for value in known.values()), lane
+            if COPIES in lanes.index:
+                same([lanes.loc[COPIES, "speed while busy"]], [row["bytes_h2d"] / row["busy_copy_ns"]])
+        busy_ns, end_ns = chart(app, "busy").heat()
+        assert busy_ns == pytest.approx(shown["busy"].tolist(), abs=0.005 * end_ns), "shares are whole percents"
 
 
 COPIES: Final = "copy H2D"
@@ -309,8 +308,16 @@ def test_what_if_is_what_predict_says_beside_the_report(measured: Measured) -> N
                 same(at.loc[arm, ["predicted", "measured"]], [told[figure]["median"], by_report])
                 same(at.loc[arm, ["low", "high"]], [told[figure]["low"], told[figure]["high"]])
                 assert at.loc[arm, "off by"] == pytest.approx(told[figure]["median"] / by_report - 1, abs=6e-4)
+
+
+@of_experts
+def test_what_if_of_another_link_is_what_predict_says(measured: Measured) -> None:
+    cell = measured.report["cells"][0]
+    sizes = [32, 64, cell["n_prompt"]]
+    asked = ["predict", "--fit", str(measured.path), "-n", str(cell["n_gen"]), "-ub", ",".join(map(str, sizes))]
+    with page_of(measured.path, "what_if", cell=cell_name(cell)) as app:
         app.number_input(key="link").set_value(12.0).run()
-        predicted(app, as_json(*asked, "--link-gb-s", "12"), figure, sizes)
+        predicted(app, as_json(*asked, "--link-gb-s", "12"), "ttft_ns", sizes)
 
 
 def predicted(app: AppTest, known: dict[str, Any], figure: str, sizes: Sequence[int]) -> None:

@@ -43,7 +43,7 @@ def test_what_was_measured_is_of_the_cells_own_tokens(tmp_path: Path) -> None:
     """Of several numbers of generated tokens each arm has one measured value, and a ubatch is no larger than its
     prompt."""
     path = tmp_path / "c"
-    words = "-m tiny-dense --layers 2 --device sim --arms off,on -p 64 -n 2,4 -ub 32,128 -r 2"
+    words = "-m tiny-dense --layers 2 --device sim --arms off,on -p 64 -n 2,4 -ub 128 -r 1"
     assert hprof.main(["run", *words.split(), "-o", str(path)]) == 0
     for cell in as_json("report", str(path))["cells"]:
         with page_of(path, "what_if", cell=cell_name(cell)) as app:
