@@ -15,6 +15,7 @@ from profiler.report.verdicts import as_fast, factor_range, verdict_word
 
 _ACTIVATIONS: Final = 0.1  # of an arm's bytes that are weights
 _AS_MANY: Final = 0.01  # a byte count that differs by less reads as the same one
+_A_PART: Final = 0.1  # of what the CPU computes with the baseline: less is that of a last row
 
 
 def told_work(cell: Cell, name: str) -> str | None:
@@ -37,7 +38,10 @@ def told_work(cell: Cell, name: str) -> str | None:
     if before and is_of_weights and abs(n_bytes / before - 1) > _AS_MANY:
         told.append(f"{format_factor(n_bytes / before)} x the bytes of {cell.baseline}")
     if host_ns and not is_of_weights:
-        told.append(f"in place of {format_ns(host_ns)} of the CPU with {cell.baseline}")
+        own_ns = arm.median("host_compute_ns") or 0
+        both = own_ns > _A_PART * host_ns
+        now, then = (f"with {format_ns(own_ns)} of the CPU ", "") if both else ("", " of the CPU")
+        told.append(f"{now}in place of {format_ns(host_ns)}{then} with {cell.baseline}")
     return ", ".join(told)
 
 
