@@ -122,7 +122,7 @@ class Basis:
         costs = found.costs if link is None else found.costs.with_link(link)
         rates = costs.rates.machine if link is None else replace(costs.rates.machine, link_gb_s=link)
         names = [self.captures[path].name for path in sources]
-        return Ground(request, costs, found.use, found.spread, [], rates, names, cells)
+        return Ground(request, costs, found.use, found.spread, list(found.disagreements), rates, names, cells)
 
 
 def rows_of(asked: AskedOptions) -> list[str]:

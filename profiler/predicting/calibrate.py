@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from executor.errors import HprofError
+from executor.units import format_change
 from profiler.capture import Capture
 from profiler.metrics.passes import CELL_KEYS
 from profiler.planning.placed_arms import device_of_layers
@@ -26,6 +27,7 @@ from profiler.predicting.predictor import predict
 from profiler.predicting.samples import Samples, distinct_seen, take_samples
 
 _DEVIATIONS: Final = 2.0  # half an interval of 95 %, where misses are normal
+_APART: Final = 0.05  # so much further off than by itself, and twice as far, a capture disagrees with the others
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +41,47 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """`spread` is by figure ("ttft", "decode") the relative half-width of an interval; None where none is known."""
+    """`spread` is by figure ("ttft", "decode") the relative half-width of an interval; None where none is known.
+
+    `disagreements`: of several sources, a sentence for each that the others pull away from what it measured.
+    """
 
     costs: FittedCosts
     use: ExpectedUse | None
     spread: dict[str, float | None]
+    disagreements: tuple[str, ...] = ()
 
 
 def calibrate(sources: Sequence[Source]) -> Calibration:
     """Fit costs to captures. Raises HprofError where none holds a measured pass with its steps."""
-    costs = fit_costs(
-        [samples_of(source) for source in sources], source_layout(sources[0]), sources[0].plan.session.dtype
-    )
-    use = _observed_use(sources[0])
-    return Calibration(costs, use, spread_of_misses(sources, costs, use))
+    samples = [samples_of(source) for source in sources]
+    costs = _fit(sources, samples)
+    told = _disagreements(sources, samples, costs) if len(sources) > 1 else ()
+    return Calibration(costs, _observed_use(sources[0]), spread_of_misses(sources, costs), told)
+
+
+def _fit(sources: Sequence[Source], samples: Sequence[Samples]) -> FittedCosts:
+    return fit_costs(samples, [source_layout(source) for source in sources], sources[0].plan.session.dtype)
+
+
+def _disagreements(sources: Sequence[Source], samples: Sequence[Samples], together: Costs) -> tuple[str, ...]:
+    """What is told of a source by the fit to all of them, where that is much further off than a fit to it alone."""
+    found = []
+    for source, own in zip(sources, samples, strict=True):
+        if not len(own.steps):
+            continue
+        alone = _misses(source, _fit([source], [own]))
+        for figure, misses in _misses(source, together).items():
+            if not misses:
+                continue
+            by_all, by_itself = (float(np.median(some)) for some in (misses, alone[figure]))
+            if abs(by_all) > max(2 * abs(by_itself), abs(by_itself) + _APART):
+                what = "TTFT is" if figure == "ttft" else "decode times are"
+                found.append(
+                    f"{source.capture.name} and what else it is fitted to disagree: its {what} told "
+                    f"{format_change(1 + by_all)} off by all of it, {format_change(1 + by_itself)} by itself."
+                )
+    return tuple(found)
 
 
 def samples_of(source: Source) -> Samples:
@@ -62,20 +91,23 @@ def samples_of(source: Source) -> Samples:
     return take_samples(source.capture, layout, fitted_passes(source), use)
 
 
-def spread_of_misses(
-    sources: Sequence[Source], costs: Costs, use: ExpectedUse | None = None
-) -> dict[str, float | None]:
+def spread_of_misses(sources: Sequence[Source], costs: Costs) -> dict[str, float | None]:
     """By figure, twice the root mean square of what `costs` miss, relative to what the sources measured; None where
     they measured nothing of the kind."""
+    found = [_misses(source, costs) for source in sources]
+    return {figure: _spread([miss for one in found for miss in one[figure]]) for figure in ("ttft", "decode")}
+
+
+def _misses(source: Source, costs: Costs) -> dict[str, list[float]]:
+    """By figure, how far off `costs` are in each arm and cell of the source, as a share of what it measured."""
     misses: dict[str, list[float]] = {"ttft": [], "decode": []}
-    for source in sources:
-        measured = measured_cells(source.capture)
-        for one in predict(source.plan, costs, use):
-            if source.cells is None or one.cell in source.cells:
-                found = measured.get((one.label, one.cell))
-                misses["ttft"] += relative(one.ttft_ns, found.ttft_ns if found else None)
-                misses["decode"] += relative(one.decode_ns, found.decode_ns if found else None)
-    return {name: _spread(values) for name, values in misses.items()}
+    measured = measured_cells(source.capture)
+    for one in predict(source.plan, costs, _observed_use(source)):
+        if source.cells is None or one.cell in source.cells:
+            found = measured.get((one.label, one.cell))
+            misses["ttft"] += relative(one.ttft_ns, found.ttft_ns if found else None)
+            misses["decode"] += relative(one.decode_ns, found.decode_ns if found else None)
+    return misses
 
 
 def usual_cells(capture: Capture) -> frozenset[GridPoint]:

@@ -134,19 +134,20 @@ class FittedCosts:
         return None
 
 
-def fit_costs(samples: Sequence[Samples], layout: Layout, dtype: torch.dtype) -> FittedCosts:
-    """Fit what `samples` showed of the layout's steps. Raises HprofError where they show no step."""
+def fit_costs(samples: Sequence[Samples], layouts: Sequence[Layout], dtype: torch.dtype) -> FittedCosts:
+    """Fit what `samples` showed of the layouts' steps. Raises HprofError where they show no step."""
     steps = pd.concat([one.steps for one in samples], ignore_index=True)
     if not len(steps):
         raise HprofError("the captures to fit to hold no steps of passes; record them without --recorder off.")
-    by_key = {key_of(step): step for step in all_steps(layout)}
+    by_key = {key_of(step): step for layout in layouts for step in all_steps(layout)}
     fits: dict[tuple[StepKey, Phase, Setting], StepFit] = {}
     for group, rows in steps.groupby(["step", "phase", "setting"], observed=True):
         key, phase, setting = cast("tuple[StepKey, Phase, Setting]", group)
         if key in by_key:
             fits[key, phase, setting] = _fit_step(by_key[key], rows)
     fits = {key: _with_one_row(key, fit, by_key[key[0]], fits) for key, fit in fits.items()}
-    fits |= _flags_that_took_no_time(layout, fits)
+    for layout in layouts:
+        fits |= _flags_that_took_no_time(layout, fits)
     per_copy, per_byte = fit_copies(pd.concat([one.copies for one in samples], ignore_index=True))
     gaps = mean_gaps(samples)
     machine = _fit_machine(steps, by_key, dtype, per_copy, per_byte)

@@ -222,6 +222,30 @@ def test_prompts_whose_experts_are_shared_are_predicted(tmp_path: Path) -> None:
         assert miss.prediction.in_range
 
 
+def test_captures_that_disagree_are_named_and_those_that_agree_are_not(tmp_path: Path) -> None:
+    """Steps of models behind the first were priced by rates alone, and widened all intervals."""
+
+    def swept(name: str, model: str, machine: SimMachine) -> Source:
+        cells = tuple(grid([128], [3], [64, 128], [0]))
+        device = DeviceOptions("sim", machine=machine)
+        plan = plan_run(RunRequest(cells, device, model=model, layers=2, arms=("off", "on"), repetitions=1))
+        writer = new_capture(
+            str(tmp_path / name), force=False, source="hprof", **initial_fields(plan, ["hprof", "run"])
+        )
+        run_capture(plan, writer)
+        writer.finish()
+        return Source(Capture.open(tmp_path / name), plan)
+
+    dense, experts = swept("dense", "tiny-dense", MACHINE), swept("experts", "tiny-moe", MACHINE)
+    alone, together = calibrate([experts]), calibrate([dense, experts])
+    assert together.disagreements == ()
+    assert set(alone.costs.steps) <= set(together.costs.steps)
+    slow = swept("slow", "tiny-dense", replace(MACHINE, link_gb_s=2.0))
+    told = calibrate([dense, slow]).disagreements
+    assert any(line.startswith("slow and what else it is fitted to disagree: its TTFT is told -") for line in told)
+    assert any(line.startswith("dense and what else it is fitted to disagree: its TTFT is told +") for line in told)
+
+
 def test_flags_that_recorded_tokens_bring_cost_nothing(recorded: tuple[Capture, RunPlan]) -> None:
     """A token that is replayed brings all its layers' flags in its report, so that no copy of them has a time."""
     capture, plan = recorded
@@ -229,9 +253,9 @@ def test_flags_that_recorded_tokens_bring_cost_nothing(recorded: tuple[Capture, 
     samples = take_samples(capture, layout, fitted_passes(Source(capture, plan)))
     flags = [kind.flags for kind in layout.kinds if kind.flags is not None]
     token = Points(np.ones(1), np.full(1, 256.0), "decode")
-    none, as_recorded = np.zeros(1), fit_costs([samples], layout, plan.session.dtype)
+    none, as_recorded = np.zeros(1), fit_costs([samples], [layout], plan.session.dtype)
     is_flag = samples.steps["step"].isin([key_of(step) for step in flags]) & (samples.steps["phase"] == "decode")
-    replayed = fit_costs([replace(samples, steps=samples.steps[~is_flag])], layout, plan.session.dtype)
+    replayed = fit_costs([replace(samples, steps=samples.steps[~is_flag])], [layout], plan.session.dtype)
     for step in flags:
         assert as_recorded.step_ns(step, token, none) > 0
         assert replayed.step_ns(step, token, none) == 0
