@@ -66,7 +66,9 @@ def choose_probe(kind: str | None, asked: AskedOptions) -> ProbeChoice:
     if changed:
         again = f"run `hprof probe --device {device}` again, or name it with --probe"
         return ProbeChoice(None, (f"The probe {path} is not used, since {'; '.join(changed)}: {again}.",))
-    return ProbeChoice(probe, tuple(_said(probe)))
+    is_guessed = kind is None and device == "cpu"
+    meant = ["That is this machine's CPU: --gpu and --link ask about a card that is not here."] if is_guessed else []
+    return ProbeChoice(probe, (*_said(probe), *meant))
 
 
 def _said(probe: Probe) -> list[str]:

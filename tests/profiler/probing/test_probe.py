@@ -276,10 +276,21 @@ def test_predict_answers_by_this_machines_probe(kept: Path, capsys: Printed) -> 
     assert hprof.main(["predict", *ASKED, "--device", "cpu", "--json"]) == 0
     found = orjson.loads(capsys.readouterr().out)
     assert found["notes"][0].startswith("By the probe of ")
+    assert "a card that is not here" not in " ".join(found["notes"]), "the CPU is what was asked about"
     ttft = found["cells"][0]["arms"]["on"]["ttft_ns"]
     assert ttft["low"] < ttft["median"] < ttft["high"]
     assert hprof.main(["predict", *ASKED, "--device", "sim"]) == 0
     assert capsys.readouterr().out.startswith("Rates of the device and the link are sim's defaults")
+
+
+def test_who_names_no_device_is_told_that_the_probe_is_of_the_cpu(
+    kept: Path, capsys: Printed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Advice for so many GiB is mostly asked for a card, and these would be answered by the CPU's rates."""
+    monkeypatch.setattr("executor.devices.factory.default_kind", lambda: "cpu")
+    assert hprof.main(["advise", "--vram-budget", "24MiB", *ASKED, "--json"]) == 0
+    notes = orjson.loads(capsys.readouterr().out)["notes"]
+    assert "That is this machine's CPU: --gpu and --link ask about a card that is not here." in notes
 
 
 def test_a_probe_that_no_longer_holds_is_not_used_silently(kept: Path, capsys: Printed) -> None:
