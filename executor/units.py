@@ -18,6 +18,7 @@ _UNITS: Final = (
     | {f"{prefix}{unit}": 1024**power for power, prefix in enumerate(_PREFIXES, 1) for unit in ("", "ib")}
 )
 _SPELLED: Final = (("GiB", 2**30), ("GB", 10**9), ("MiB", 2**20), ("MB", 10**6), ("KiB", 2**10), ("kB", 10**3))
+_DIGITS: Final = 2  # behind the point, as people write sizes
 LARGEST_COUNT: Final = 2**31 - 1
 """Of tokens, layers, experts: tables, kernels and llama.cpp hold such numbers in 32 bits."""
 _MAX_BYTES: Final = 2**62
@@ -36,10 +37,12 @@ def parse_bytes(text: str, option: str) -> int:
 
 
 def spell_bytes(n_bytes: int) -> str:
-    """The size in the largest unit that gives it exactly, as `24.5GiB`: `parse_bytes` reads it back."""
+    """The size in the largest unit that gives it in few digits, as `24.5GiB`: `parse_bytes` reads it back."""
     for unit, each in _SPELLED:
-        if n_bytes >= each and n_bytes * 10 % each == 0:
-            return f"{n_bytes / each:.1f}".removesuffix(".0") + unit
+        for digits in range(_DIGITS + 1):
+            figure = f"{n_bytes / each:.{digits}f}"
+            if n_bytes >= each and int(float(figure) * each) == n_bytes:
+                return figure + unit
     return f"{n_bytes}B"
 
 

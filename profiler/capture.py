@@ -221,7 +221,7 @@ class CaptureSummary:
     n_passes: int | None
     problem: str | None = None
     machine: str | None = None
-    """What it was measured on, shortly: the GPUs, else the CPU; `device sim` where nothing was."""
+    """What it was measured on, shortly: the GPUs, else the CPU; where nothing was, the GPU it was imagined on and `device sim`."""
 
 
 def list_captures(root: str | os.PathLike[str]) -> list[CaptureSummary]:
@@ -276,10 +276,15 @@ def _summary(path: str, name: str) -> CaptureSummary:
         arms=[arm.name for arm in manifest.arms],
         created_utc=manifest.created_utc or None,
         n_passes=n_passes,
-        machine="device sim"
-        if manifest.machine.get("device") == "sim"
-        else next(iter(processors(manifest.machine)), None),
+        machine=_machine(manifest),
     )
+
+
+def _machine(manifest: Manifest) -> str | None:
+    if manifest.machine.get("device") != "sim":
+        return next(iter(processors(manifest.machine)), None)
+    imagined = manifest.machine.get("imagined_gpu")
+    return f"{imagined}, device sim" if isinstance(imagined, str) and imagined else "device sim"
 
 
 def _why_none(store: Store) -> str:

@@ -18,6 +18,7 @@ from executor.errors import HprofError
 from profiler.capture import Capture, list_captures
 from profiler.schema import EVENTS, PASSES
 from profiler.storage import decoding, parts
+from profiler.storage.writer import new_capture
 from tests.profiler import makers
 from tests.support import ROOT
 
@@ -190,6 +191,13 @@ def test_a_folder_of_captures_is_listed(tmp_path: Path) -> None:
         list_captures(tmp_path / "nowhere")
     with pytest.raises(HprofError, match="is no folder"):
         list_captures(tmp_path / "a" / "manifest.json")
+
+
+@pytest.mark.parametrize(("gpu", "told"), [("rtx4090", "rtx4090, device sim"), (None, "device sim"), (7, "device sim")])
+def test_an_imagined_machine_is_told_by_its_gpu(tmp_path: Path, gpu: object, told: str) -> None:
+    machine = {"device": "sim", "cpu": "the host's", "imagined_gpu": gpu}
+    new_capture(tmp_path / "a", machine=machine).finish()
+    assert [summary.machine for summary in list_captures(tmp_path)] == [told]
 
 
 def test_a_capture_is_found_among_thousands_of_folders(tmp_path: Path) -> None:

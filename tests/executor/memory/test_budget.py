@@ -118,7 +118,16 @@ def test_sizes(text: str, n_bytes: int) -> None:
 
 @pytest.mark.parametrize(
     ("n_bytes", "text"),
-    [(24 << 30, "24GiB"), (49 << 29, "24.5GiB"), (24 * 10**9, "24GB"), (15 << 20, "15MiB"), (1000, "1kB"), (7, "7B")],
+    [
+        (24 << 30, "24GiB"),
+        (49 << 29, "24.5GiB"),
+        (1_556_925_644, "1.45GiB"),
+        (24 * 10**9, "24GB"),
+        (15 << 20, "15MiB"),
+        (1000, "1kB"),
+        (1_073_741_825, "1073741825B"),
+        (7, "7B"),
+    ],
 )
 def test_sizes_are_spelled_exactly(n_bytes: int, text: str) -> None:
     assert spell_bytes(n_bytes) == text
