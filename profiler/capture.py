@@ -221,7 +221,7 @@ class CaptureSummary:
     n_passes: int | None
     problem: str | None = None
     machine: str | None = None
-    """What it was measured on, shortly: the GPUs, else the CPU; where nothing was, the GPU it was imagined on and `device sim`."""
+    """What it was measured on, shortly: the GPUs, else the CPU; the imagined GPU and `device sim` where nothing was."""
 
 
 def list_captures(root: str | os.PathLike[str]) -> list[CaptureSummary]:
