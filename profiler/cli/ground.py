@@ -29,6 +29,9 @@ from profiler.predicting.probed import ProbedCosts
 
 MOST_CELLS: Final = 20_000
 """Cells that a prediction may have."""
+_HOST_CALLS: Final = (
+    "--host-call-us does nothing in a prediction, whose host issues in no time: hprof run --device sim counts it."
+)
 _DENSE_ARMS: Final = "off,on,cpu"
 _MOE_ARMS: Final = "off,on,hot,gated,cpu,cache,hot+cache"
 _DIVIDING_ARMS: Final = ("both", "both+cache")
@@ -106,7 +109,8 @@ class Basis:
         told = None if rows_tell else told_rates(self.kind or "sim", self.asked, self.choice.notes)
         machine = sim_machine(request.device)
         dtype = (plan or plan_run(replace(request, arms=("off",)))).session.dtype
-        notes = [*filter(None, [told]), *self.choice.notes]
+        idle = _HOST_CALLS if "host_call_us" in self.asked.typed and not self.asked.verify else None
+        notes = [*filter(None, [told, idle]), *self.choice.notes]
         return Ground(request, RateCosts(machine, dtype), None, {}, notes, machine, [])
 
     def _fitted(self, request: RunRequest) -> Ground:

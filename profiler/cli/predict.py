@@ -65,7 +65,7 @@ def command(ctx: click.Context, /, **_values: Any) -> None:
     notes = [*assumed, *(f"{note}." for note in plan.model.shape.notes)]
     forecast = replace(forecast, notes=(*forecast.notes, *notes))
     if asked.output is not None:
-        _keep(forecast, plan, asked.output, force=asked.force)
+        _keep(forecast, plan, asked, asked.output)
     if asked.as_json:
         import orjson
 
@@ -154,17 +154,22 @@ def _baseline(plan: RunPlan) -> str:
     return next(iter(plan.setups[0].labels))
 
 
-def _keep(forecast: Forecast, plan: RunPlan, output: str, *, force: bool) -> None:
+def _keep(forecast: Forecast, plan: RunPlan, asked: AskedOptions, output: str) -> None:
     """Write the predictions as a capture of one pass an arm and cell."""
+    from profiler.cli.machine_options import imagined
     from profiler.running.run_manifest import initial_fields
     from profiler.storage.writer import PassKey, new_capture
 
     fields = initial_fields(plan, ["hprof", "predict"])
     told = ("device", "n_devices") if forecast.fitted_to else ("device", "n_devices", "rates")
-    fields["machine"] = {name: fields["machine"][name] for name in told}  # this one's processor has no part in it
+    machine = {name: fields["machine"][name] for name in told}  # this one's processor has no part in it
+    if "rates" in machine:
+        machine["rates"] = {name: rate for name, rate in machine["rates"].items() if name != "host_call_us"}
+        machine |= imagined(asked)
+    fields["machine"] = machine
     fields["warnings"] = ["Predicted, not measured.", *forecast.notes]
     fields["cannot_say"] = ["what happened when inside a pass: a prediction keeps no events"]
-    writer = new_capture(output, force=force, source="predicted", **fields)
+    writer = new_capture(output, force=asked.force, source="predicted", **fields)
     end = 0
     for number, one in enumerate(forecast.predictions):
         cell, start = one.cell, end

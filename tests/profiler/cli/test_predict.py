@@ -36,6 +36,18 @@ def test_from_rates_there_is_no_interval(capsys: Printed) -> None:
     assert found["notes"] == ["From rates alone: nothing says how far off they are, so no figure has an interval."]
 
 
+def test_what_a_prediction_leaves_out_is_neither_ignored_nor_told_as_assumed(capsys: Printed, tmp_path: Path) -> None:
+    path = str(tmp_path / "p")
+    words = [*RATES, *KNOWN]
+    first, *_ = told(capsys, *words, "--host-call-us", "9")["notes"]
+    assert first.startswith("--host-call-us does nothing in a prediction")
+    assert hprof.main([*words, "-o", path]) == 0
+    capsys.readouterr()
+    rates = told(capsys, "report", path)["measured"]["rates"]
+    assert "launch_us" in rates
+    assert "host_call_us" not in rates
+
+
 def test_rates_of_no_machine_are_the_first_thing_said(capsys: Printed) -> None:
     assert hprof.main(RATES) == 0
     told = capsys.readouterr().out
@@ -127,7 +139,8 @@ def test_a_predicted_capture_names_no_processor_of_this_machine(tmp_path: Path) 
     words = ["predict", "-m", "tiny-moe", "-p", "64", "-n", "2", *KNOWN, "-o", str(tmp_path / "c")]
     assert hprof.main(words) == 0
     machine = orjson.loads((tmp_path / "c" / "manifest.json").read_bytes())["machine"]
-    assert set(machine) == {"device", "n_devices", "rates"}
+    assert set(machine) == {"device", "n_devices", "rates", "imagined_gpu", "imagined_link"}
+    assert machine["imagined_gpu"] == "rtx4090"
 
 
 def test_llama_cpp_is_predicted_by_its_own_scheduler(capsys: Printed) -> None:
