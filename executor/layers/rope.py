@@ -38,7 +38,9 @@ def rope_table(rope: RopeShape, length: int, device: torch.device, dtype: torch.
     key = (rope, length, device, dtype)
     table = _tables.get(key)
     if table is None:
-        angles = torch.outer(torch.arange(length, dtype=torch.float64), frequencies(rope, length))
+        computed_on = device if device.type == "meta" else "cpu"  # what has no storage costs no host memory either
+        positions = torch.arange(length, dtype=torch.float64, device=computed_on)
+        angles = torch.outer(positions, frequencies(rope, length).to(computed_on))
         cos, sin = ((function(angles) * rope.attention_factor).to(device, dtype) for function in (torch.cos, torch.sin))
         table = _tables[key] = RopeTable(rope, cos, sin)
     return table

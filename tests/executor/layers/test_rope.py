@@ -50,6 +50,12 @@ def test_states_share_a_table_while_one_lives() -> None:
     assert rope_table(rope, 9, CPU, torch.float32) is not table
 
 
+def test_a_table_without_storage_takes_no_memory_however_long() -> None:
+    """As on a simulated device: `hprof run --device sim -d 2147483647` once took all that the host had."""
+    table = rope_table(RopeShape(theta=10000.0, dims=64), 1 << 40, torch.device("meta"), torch.float16)
+    assert (table.cos.shape, table.sin.dtype, table.cos.device.type) == ((1 << 40, 32), torch.float16, "meta")
+
+
 def test_linear_scaling_slows_every_pair() -> None:
     plain = frequencies(RopeShape(theta=10000.0, dims=64))
     slowed = frequencies(RopeShape(theta=10000.0, dims=64, scaling="linear", factor=4.0))
