@@ -295,8 +295,9 @@ class _Answer:
         of = next(iter(figures.values())).label if len(figures) == 1 else "speed"
         rate = " t/s" if {figure.unit for figure in figures.values()} == {"tokens/s"} else ""
         in_rate = f" in{rate}" if rate else ""
-        left_out = len(self._cells) - len(cells)
-        more = f" ({format_count(left_out, 'more row')}: --all)" if left_out else ""
+        left_out = {"more row": len(self._cells) - len(cells), "more arm": len(self._others) - len(names)}
+        told = listed(format_count(n, what) for what, n in left_out.items() if n)
+        more = f" ({told}: --all)" if told else ""
         others = ", the others as many times as fast" if names else ""
         yield Lines(
             "note",

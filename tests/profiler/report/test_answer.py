@@ -13,7 +13,7 @@ from hprof import main
 from profiler.capture import Capture
 from profiler.manifest import ManifestArm
 from profiler.report.answer import AnswerRoom, answer_blocks
-from profiler.report.blocks import Table
+from profiler.report.blocks import Lines, Table
 from profiler.report.build import build_report
 from profiler.report.report import Report
 from profiler.report.terminal import ANSWER_LINES
@@ -106,8 +106,11 @@ def test_simulations_take_at_most_25_lines(
 
 def test_the_best_arm_stays_in_a_table_of_two_arms(tmp_path: Path) -> None:
     report = swept(tmp_path / "c", {"on": RISING, "slow": [0.5] * 6, "best": [1.9] * 6})
-    [table] = [block for block in answer_blocks(report, AnswerRoom(arms=2)) if isinstance(block, Table)]
+    blocks = list(answer_blocks(report, AnswerRoom(arms=2)))
+    [table] = [block for block in blocks if isinstance(block, Table)]
     assert table.columns == ["", "off t/s", "slow", "best"]
+    told = [line for block in blocks if isinstance(block, Lines) for line in block.lines]
+    assert "Prefill: off in t/s, the others as many times as fast (1 more arm: --all):" in told
 
 
 def test_an_arm_that_pays_has_its_crossover_and_interval(tmp_path: Path) -> None:
