@@ -52,7 +52,7 @@ def probe(
     """Measure the devices with weights in each of `quants`, of which all models have layers.
 
     Raises HprofError where there is no such device or type.
-    Where time runs out, models and rates are left out: `stages` tell what ran, and for how long.
+    Where time runs out, models are left out: `stages` tell what ran, and for how long.
     """
     chosen = models or USUAL[device.kind]
     load, others = describe_machine()["load_1min"], OthersWork()
@@ -60,9 +60,10 @@ def probe(
     fewer = len(chosen.checked_cells) / len(chosen.cells)
     with tempfile.TemporaryDirectory(prefix="hprof-probe-", dir=_in_memory()) as folder:
         run = _Runs(Path(folder), device, tuple(quants), stages, chosen.op_offload_min_batch)
-        fitted = [run.of(shape, chosen.cells, turn) for turn, shape in enumerate(chosen.fitted)]
+        first = run.of(chosen.fitted[0], chosen.cells)
+        measured = _measured(device, quants, first.plan.session.dtype, stages)
+        fitted = [first, *(run.of(shape, chosen.cells, 1 + turn) for turn, shape in enumerate(chosen.fitted[1:]))]
         checked = [run.of(shape, chosen.checked_cells) for shape in chosen.checked if stages.has_time(fewer)]
-        measured = _measured(device, quants, fitted[0].plan.session.dtype, stages) if stages.has_time() else ()
         fitted += [run.of(shape, chosen.cells, turn) for turn, shape in enumerate(chosen.more) if stages.has_time()]
         costs = _fit(fitted)
         spread = spread_of_misses(checked, costs) if checked else _by_each_other(fitted)

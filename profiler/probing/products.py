@@ -19,7 +19,9 @@ from executor.layers.widened_experts import grouped_mm
 from executor.model import TensorInfo
 from executor.quants import row_bytes
 from executor.quants.dispatch import dequantise
+from executor.quants.products import linear
 from executor.quants.random_blocks import fill_random
+from executor.quants.stored import Stored
 from executor.units import format_bytes
 from profiler.predicting.probe import Measure
 from profiler.probing.timed import cost, rate, stream_ns
@@ -27,13 +29,20 @@ from profiler.probing.timed import cost, rate, stream_ns
 _HEADS, _KV_HEADS, _HEAD = 32, 8, 128
 _LAUNCHES: Final = 100
 _STD: Final = 0.02
+_GROUPED: Final = ((128, 768, 2048, 8), (32, 1536, 3072, 4))
+"""Experts of a layer, (n_ff, hidden) of each, and how many serve a token."""
+_STREAMED_BYTES: Final = 256 << 20  # more than the CPU's caches hold
+
+
+_Weights = Callable[[], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """How much is measured, which depends on how fast the device is."""
 
-    width: int
+    widths: tuple[int, ...]
+    """Of square matrices."""
     rows: tuple[int, ...]
     memory_bytes: int
     depths: tuple[int, ...]
@@ -43,8 +52,8 @@ class Sizes:
 
 
 SIZES: Final[dict[DeviceKind, Sizes]] = {
-    "cpu": Sizes(1024, (1, 16, 128, 512), 64 << 20, (0, 512, 2048), 32, ((256, 512), (768, 1024))),
-    "cuda": Sizes(4096, (1, 32, 512, 4096), 512 << 20, (0, 4096, 16_384), 512, ((768, 2048), (2048, 4096))),
+    "cpu": Sizes((512, 1024), (1, 16, 128, 512), 64 << 20, (0, 512, 2048), 32, ((256, 512), (768, 1024))),
+    "cuda": Sizes((2048, 4096), (1, 32, 512, 4096), 512 << 20, (0, 4096, 16_384), 512, ((768, 2048), (2048, 4096))),
 }
 
 
@@ -58,10 +67,11 @@ def device_measures(device: Device, quants: Sequence[str], dtype: torch.dtype, s
     other = torch.empty_like(memory)
     times = _compute_ns(device, lambda: other.copy_(memory))
     yield rate("device memory, read and written", format_bytes(len(memory)), "GB/s", 2 * len(memory), times)
-    yield from _dequantisation(device, quants, dtype, sizes.width)
-    yield from _dense(device, dtype, sizes)
+    yield from _dequantisation(device, quants, dtype, sizes.widths[-1])
+    yield from _dense(device, quants, dtype, sizes)
     if device.kind == "cuda":
-        yield from _grouped(device, dtype)
+        for shape in _GROUPED:
+            yield from _grouped(device, quants, dtype, *shape)
     yield from _attention(device, dtype, sizes)
 
 
@@ -112,28 +122,51 @@ def _dequantisation(device: Device, quants: Sequence[str], dtype: torch.dtype, w
         yield rate("dequantised", f"{quant} {width}x{width}", "Gweight/s", width * width, times)
 
 
-def _dense(device: Device, dtype: torch.dtype, sizes: Sizes) -> Iterator[Measure]:
-    width, where = sizes.width, device.torch_device
-    weight = torch.ones((width, width), dtype=dtype, device=where)
-    for n in sizes.rows:
-        rows = torch.ones((n, width), dtype=dtype, device=where)
-        times = _compute_ns(device, lambda rows=rows: F.linear(rows, weight))  # type: ignore[misc]
-        yield rate("product", f"{n} rows, {width}x{width}", "Gflop/s", 2 * n * width * width, times)
+def _dense(device: Device, quants: Sequence[str], dtype: torch.dtype, sizes: Sizes) -> Iterator[Measure]:
+    """Products with widened weights, and with stored ones as layers compute them."""
+    where = device.torch_device
+    for width in sizes.widths:
+        weight = torch.ones((width, width), dtype=dtype, device=where)
+        stored = {quant: Stored(_stored(quant, width, width).to(where), quant) for quant in quants}
+        for n in sizes.rows:
+            rows = torch.ones((n, width), dtype=dtype, device=where)
+            ways: dict[str, Callable[[], object]] = {"product": partial(F.linear, rows, weight)}
+            ways |= {f"product, {quant}": partial(_by_stored, rows, one) for quant, one in stored.items()}
+            for what, compute in ways.items():
+                times = _compute_ns(device, compute)
+                yield rate(what, f"{n} rows, {width}x{width}", "Gflop/s", 2 * n * width * width, times)
 
 
-def _grouped(device: Device, dtype: torch.dtype) -> Iterator[Measure]:
-    n_experts, n_ff, hidden, n_used = 128, 768, 2048, 8
-    stack = torch.ones((n_experts, n_ff, hidden), dtype=dtype, device=device.torch_device)
+def _by_stored(rows: torch.Tensor, matrix: Stored) -> object:
+    """One product with a stored matrix: from its bytes where that is faster for so few rows, else dequantised first."""
+    return linear(rows, [matrix], lambda: (F.linear(rows, dequantise(matrix.raw, matrix.layout, rows.dtype)),))
+
+
+def _grouped(
+    device: Device, quants: Sequence[str], dtype: torch.dtype, n_experts: int, n_ff: int, hidden: int, n_used: int
+) -> Iterator[Measure]:
+    """Products of rows with their experts, widened already, and dequantised before."""
+    where = device.torch_device
+    shape = (n_experts, n_ff, hidden)
+    widened = torch.ones(shape, dtype=dtype, device=where)
+    weights: dict[str, _Weights] = {"grouped product": lambda: widened}
+    for quant in quants:
+        raw = _stored(quant, n_ff, hidden).to(where).repeat(n_experts, 1)
+        weights[f"grouped product, {quant}"] = partial(_dequantised, raw, quant, dtype, shape)
     for n in (64, 512, 4096):
-        rows = torch.ones((n * n_used, hidden), dtype=dtype, device=device.torch_device)
-        ends = (torch.arange(1, n_experts + 1, device=device.torch_device) * (n * n_used // n_experts)).int()
-
-        def product(rows: torch.Tensor = rows, ends: torch.Tensor = ends) -> torch.Tensor:
-            return grouped_mm(rows, stack.transpose(-1, -2), offs=ends)
-
+        rows = torch.ones((n * n_used, hidden), dtype=dtype, device=where)
+        ends = (torch.arange(1, n_experts + 1, device=where) * (n * n_used // n_experts)).int()
         at = f"{n} tokens, top {n_used} of {n_experts} of {n_ff}x{hidden}"
-        times = _compute_ns(device, product)
-        yield rate("grouped product", at, "Gflop/s", 2 * n * n_used * n_ff * hidden, times)
+        for what, stack in weights.items():
+
+            def product(rows: torch.Tensor = rows, ends: torch.Tensor = ends, stack: _Weights = stack) -> torch.Tensor:
+                return grouped_mm(rows, stack().transpose(-1, -2), offs=ends)
+
+            yield rate(what, at, "Gflop/s", 2 * n * n_used * n_ff * hidden, _compute_ns(device, product))
+
+
+def _dequantised(raw: torch.Tensor, quant: str, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    return dequantise(raw, quant, dtype).view(shape)
 
 
 def _attention(device: Device, dtype: torch.dtype, sizes: Sizes) -> Iterator[Measure]:
@@ -148,9 +181,9 @@ def _attention(device: Device, dtype: torch.dtype, sizes: Sizes) -> Iterator[Mea
 class _HostExperts:
     """Experts on the CPU, a row each; other ones each time, so that no cache holds them."""
 
-    n_experts: Final = 32
-
     def __init__(self, quant: str, n_ff: int, hidden: int, dtype: torch.dtype) -> None:
+        one = 3 * n_ff * row_bytes(quant, hidden)
+        self.n_experts = min(max(8, -(-_STREAMED_BYTES // one)), 32)
         up, down = (self._matrices(quant, *shape) for shape in ((n_ff, hidden), (hidden, n_ff)))
         self._row, self._next = torch.ones((1, hidden), dtype=dtype), 0
         self._at_once = product_kind(up.info, dtype) == product_kind(down.info, dtype) == "stored"
@@ -172,7 +205,7 @@ class _HostExperts:
             self._product(self._row, expert)
 
     def _matrices(self, quant: str, n_rows: int, n_cols: int) -> StoredTensor:
-        raw = _stored(quant, self.n_experts * n_rows, n_cols).view(self.n_experts, n_rows, -1)
+        raw = _stored(quant, n_rows, n_cols).repeat(self.n_experts, 1).view(self.n_experts, n_rows, -1)
         return StoredTensor(TensorInfo("", quant, (self.n_experts, n_rows, n_cols), raw.numel()), raw)
 
 

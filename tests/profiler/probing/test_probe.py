@@ -324,7 +324,7 @@ def test_advise_answers_by_a_probe(kept: Path, capsys: Printed) -> None:
 
 def test_the_command_measures_and_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
     monkeypatch.setitem(USUAL, "cpu", TINY)
-    monkeypatch.setitem(SIZES, "cpu", Sizes(32, (1,), 1 << 20, (0,), 2, ((32, 32),)))
+    monkeypatch.setitem(SIZES, "cpu", Sizes((32,), (1,), 1 << 20, (0,), 2, ((32, 32),)))
     path = tmp_path / "mine.json"
     words = ["probe", "--device", "cpu", "--quants", "Q8_0", "-o", str(path)]
     assert hprof.main(words) == 0
@@ -334,12 +334,32 @@ def test_the_command_measures_and_shows(tmp_path: Path, monkeypatch: pytest.Monk
     assert "rates and costs by themselves" in shown
     assert {one["what"] for one in orjson.loads(path.read_bytes())["measured"]} >= {
         "copy h2d host",
+        "copy d2h host, the other way busy",
+        "each of 32 copies h2d host",
+        "launch",
+        "device memory, read and written",
+        "dequantised",
+        "product",
+        "product, Q8_0",
+        "attention",
         "host memory, read",
+        "CPU, experts for a token",
+        "CPU, experts for a token, link busy",
     }
     assert hprof.main(["probe", "--device", "cpu", "-o", str(path), "--show", "--json"]) == 0
     assert orjson.loads(capsys.readouterr().out) == orjson.loads(path.read_bytes())
     assert hprof.main(["probe", "--device", "cpu", "--show"]) == 2
     assert "make one with `hprof probe`" in capsys.readouterr().err
+
+
+def test_rates_are_measured_whatever_time_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two models took all of it on an H200, whose link, products and memory were told by nothing."""
+    monkeypatch.setitem(SIZES, "cpu", Sizes((32, 64), (1,), 1 << 20, (0,), 2, ((32, 32),)))
+    found = probe(DeviceOptions("cpu", n_threads=1), ("Q8_0", "Q4_0"), models=replace(TINY, seconds=0.0))
+    assert found.checked_on == ()
+    at = {(one.what, one.at) for one in found.measured}
+    assert {(f"product, {quant}", f"1 rows, {n}x{n}") for quant in ("Q8_0", "Q4_0") for n in (32, 64)} <= at
+    assert found.rates().host_memory_gb_s != SimMachine().host_memory_gb_s
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -348,7 +368,7 @@ def test_a_probe_that_is_ended_keeps_nothing_and_says_so(
     number: signal.Signals, code: int, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed
 ) -> None:
     monkeypatch.setitem(USUAL, "cpu", TINY)
-    monkeypatch.setitem(SIZES, "cpu", Sizes(32, (1,), 1 << 20, (0,), 2, ((32, 32),)))
+    monkeypatch.setitem(SIZES, "cpu", Sizes((32,), (1,), 1 << 20, (0,), 2, ((32, 32),)))
     whole = getattr(passes, where)
 
     def ended(*given: Any, **named: Any) -> Any:
