@@ -13,6 +13,7 @@ from profiler.report.cells import Cell
 from profiler.report.sweep import (
     BATCH,
     UBATCH,
+    ArmCrossover,
     Crossover,
     at_own_size,
     axis_of_most,
@@ -131,6 +132,22 @@ def from_which_size(cells: Sequence[Cell], cell: Cell, a: str, b: str) -> OverSi
             where=", ".join(where),
         )
     return None
+
+
+def crossover_lines(crossovers: Sequence[ArmCrossover]) -> list[str]:
+    """Each in words, with the sizes that the others do not share."""
+    keys = {"-p": "n_prompt", "-n": "n_gen", "-d": "n_depth"}
+    varied = {option: key for option, key in keys.items() if len({getattr(one, key) for one in crossovers}) > 1}
+    lines = []
+    for one in crossovers:
+        sizes = {option: getattr(one, key) for option, key in varied.items()}
+        where = "".join(f" {option} {size}" for option, size in sizes.items() if size is not None)
+        again = "" if one.is_last else "; below it the order changes more than once"
+        at = one.at.in_words(one.axis)
+        lines.append(
+            f"{one.arm} takes as long as {one.baseline}{f' at{where}' if where else ''} with a ubatch {at}{again}"
+        )
+    return lines
 
 
 def _number(value: float) -> str:

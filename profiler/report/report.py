@@ -29,6 +29,7 @@ from profiler.report.blocks import (
     same_work_block,
 )
 from profiler.report.cells import Cell
+from profiler.report.from_which_size import crossover_lines
 from profiler.report.html import block_html
 from profiler.report.measured import UNTOLD, Provenance
 from profiler.report.noticed import Noticed
@@ -195,6 +196,7 @@ def _cells(report: Report, room: Room) -> Iterator[Block]:
     for cell in report.cells:
         yield from cell_blocks(cell, room, load)
     yield same_work_block(report.cells)
+    yield Listing("Crossovers", crossover_lines(report.crossovers))
 
 
 def _ordering(report: Report, _room: Room) -> Iterator[Block]:

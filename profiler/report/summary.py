@@ -56,7 +56,7 @@ def said_over_cells(cells: Sequence[Cell]) -> Iterator[str]:
         if verdicts:
             spread = ", ".join(f"{verdict} in {count}" for verdict, count in verdicts.most_common())
             own = next((f" against {cell.own_baselines[name]}" for cell in cells if name in cell.own_baselines), "")
-            yield f"Over {verdicts.total()} cells {name}{own} is {spread}."
+            yield f"Over {verdicts.total()} cells, {name}{own}: {spread}."
 
 
 def _first_verdict(cell: Cell, name: str) -> str | None:
@@ -64,7 +64,9 @@ def _first_verdict(cell: Cell, name: str) -> str | None:
         return None
     _, compared = cell.held_against(name)
     found = compared.get("ttft_ns") or compared.get("prefill_tokens_per_s") or compared.get("decode_tokens_per_s")
-    return found.verdict if found is not None else None
+    if found is None:
+        return None
+    return verdict_word(found) if found.is_same_work or found.is_other_work else found.verdict
 
 
 def _changes(

@@ -13,9 +13,9 @@ from hprof import main
 from profiler.capture import Capture
 from profiler.manifest import ManifestArm
 from profiler.report.answer import AnswerRoom, answer_blocks
-from profiler.report.blocks import Lines, Table
+from profiler.report.blocks import Lines, Listing, Table
 from profiler.report.build import build_report
-from profiler.report.report import Report
+from profiler.report.report import Report, told_blocks
 from profiler.report.terminal import ANSWER_LINES
 from profiler.storage.writer import PassKey, new_capture
 from tests.profiler import makers
@@ -379,3 +379,13 @@ def test_what_is_best_somewhere_does_not_pay_less(tmp_path: Path) -> None:
     report = swept(tmp_path / "c", {"hot+cache": [2.0] * 6, "on": [1.2, 1.2, 1.2, 1.2, 1.2, 2.4]})
     lines = [line for block in answer_blocks(report, AnswerRoom(told=1)) for line in getattr(block, "lines", [])]
     assert "on pays too." in lines
+
+
+def test_all_has_the_crossovers_of_each_depth_and_the_first_screen_one(tmp_path: Path) -> None:
+    report = swept(tmp_path / "c", {"on": RISING}, depths=(0, 8192))
+    assert "At depth 0, on pays from a ubatch of about " in joined(report)
+    [listing] = [block for block in told_blocks(report) if isinstance(block, Listing) and block.title == "Crossovers"]
+    assert [line.partition(" of about ")[0] for line in listing.lines] == [
+        "on takes as long as off at -d 0 with a ubatch",
+        "on takes as long as off at -d 8192 with a ubatch",
+    ]

@@ -145,3 +145,14 @@ def test_the_distinct_share_is_told_by_phase(tmp_path: Path) -> None:
     assert rows["distinct prompt"] == ["44.0 %", "44.0 %"]
     assert rows["distinct decode"] == ["4.0 %", "4.0 %"]
     assert "distinct" not in rows
+
+
+def test_over_cells_the_same_work_is_no_missing_verdict(tmp_path: Path) -> None:
+    report = build_report(makers.dense_off_on(tmp_path / "c"))
+    (cell,) = report.cells
+    judged = cell.against_baseline["on"]
+    told = judged["ttft_ns"]
+    assert told is not None
+    same = {"on": {**judged, "ttft_ns": replace(told, verdict="inconclusive", reason="same work: equal bytes")}}
+    summary = summarise(replace(report, cells=[cell, replace(cell, against_baseline=same)]))
+    assert "Over 2 cells, on: faster in 1, same work in 1." in summary
