@@ -33,6 +33,7 @@ class WhatIfSettings:
     gpu: str | None = None
     quant: str | None = None
     vram_budget: str | None = None
+    arm: str | None = None  # beside those of the capture
 
 
 def fitted(found: CaptureRef) -> Calibration | str:
@@ -62,7 +63,10 @@ def _predicted(key: bytes, fingerprint: Fingerprint, settings: WhatIfSettings) -
     asked = {"quant": settings.quant, "vram_budget": settings.vram_budget, "gpu": settings.gpu}
     given = {name: value for name, value in asked.items() if value is not None}
     try:
-        plan = _plan(Capture.open(os.fsdecode(key)), given, settings)
+        capture = Capture.open(os.fsdecode(key))
+        if settings.arm is not None:
+            given["arms"] = ",".join([*_plan(capture, {}).request.arms, settings.arm])
+        plan = _plan(capture, given, settings)
     except HprofError as error:
         return str(error)
     if settings.gpu is not None:

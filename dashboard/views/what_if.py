@@ -15,6 +15,7 @@ from dashboard.table_columns import in_one_unit
 from dashboard.text import escape_markdown
 from dashboard.what_if import WhatIfSettings, fitted, predicted
 from executor.devices.known import known_gpus
+from executor.policies import ARMS
 from executor.units import format_factor, format_interval, format_share, listed
 from profiler.metrics import FIGURES
 from profiler.predicting.calibrate import Calibration
@@ -24,6 +25,7 @@ from profiler.report.verdicts import as_fast
 
 _FIGURES: Final[tuple[WhatIfFigure, ...]] = get_args(WhatIfFigure)
 _AS_MEASURED: Final = "as measured"
+_NONE: Final = "none"
 _QUANTS: Final = ("Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "BF16")
 _OTHER_LINKS_GB_S: Final = (12, 25, 50)
 _LEAST_GB_S, _MOST_GB_S = 0.01, 1000.0
@@ -80,6 +82,9 @@ def controls(choice: Choice, own_link: float) -> WhatIfSettings:
         prompt = st.number_input(
             "Prompt, tokens", _LEAST_TOKENS, _MOST_TOKENS, max(_LEAST_TOKENS, n_prompt), key="prompt", width=_CONTROL
         )
+        measured = {arm.partition("@")[0] for arm in choice.sizes.arms}
+        others = [_NONE, *(arm for arm in ARMS if arm not in measured)]
+        arm = st.selectbox("Another arm", others, key="arm", width=_CONTROL)
         depth = st.number_input("Depth, tokens", 0, _MOST_TOKENS, n_depth, step=4096, key="depth", width=_CONTROL)
     return WhatIfSettings(
         n_prompt=int(prompt),
@@ -90,6 +95,7 @@ def controls(choice: Choice, own_link: float) -> WhatIfSettings:
         gpu=None if gpu == _AS_MEASURED else gpu,
         quant=None if quant == _AS_MEASURED else quant,
         vram_budget=f"{budget:g}GiB" if budget else None,
+        arm=None if arm == _NONE else arm,
     )
 
 

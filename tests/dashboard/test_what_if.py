@@ -34,6 +34,20 @@ def test_a_link_slower_than_any_bus_is_shown_too(monkeypatch: pytest.MonkeyPatch
     assert "whose copies reach 0." in said(app)
 
 
+def test_an_arm_that_was_not_measured_is_predicted_beside_those_that_were(tmp_path: Path) -> None:
+    path = tmp_path / "c"
+    words = "-m tiny-moe --layers 2 --device sim --arms off,on -p 64 -n 2 -ub 32,64 -r 1"
+    assert hprof.main(["run", *words.split(), "-o", str(path)]) == 0
+    with page_of(path, "what_if") as app:
+        assert list(table(app, "arm", "predicted", "measured")["arm"]) == ["off", "on"]
+        assert not {"off", "on"} & set(app.selectbox(key="arm").options)
+        app.selectbox(key="arm").set_value("hot").run()
+        assert not app.exception
+        at = table(app, "arm", "predicted", "measured").set_index("arm")
+        assert list(at.index) == ["off", "on", "hot"]
+        assert at["measured"].isna().tolist() == [False, False, True]
+
+
 def test_a_capture_without_a_command_line_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     makers.dense_off_on(tmp_path / "c")
     assert "cannot be fitted to" in said(open_page(monkeypatch, tmp_path, "what_if"))
