@@ -18,6 +18,9 @@ OBJECTIVES: Final[tuple[Objective, ...]] = ("ttft", "prefill", "decode", "mix")
 USUAL_UBATCH: Final = 512
 """hprof's default, and llama.cpp's."""
 _SCATTER: Final = 0.03  # what llama-bench's rows scatter by, relative
+# What smaller ubatches cost an engine is told worst, as rows of usual ones do not show it (docs/predicting.md, llama.cpp's
+# fit): two ubatches of 256 with all weights resident took more than one of 512 that copied, where less was predicted.
+_SMALLER: Final = 0.1
 _NEAR: Final = 0.01  # of each figure
 _ALIKE: Final = 0.002  # costs that differ by less are no reason to choose: then the whole time decides
 
@@ -96,14 +99,16 @@ def ranked(candidates: Iterable[Candidate], objective: Objective) -> list[Candid
 
 
 def nearest_to_usual(found: Sequence[Candidate], objective: Objective) -> list[Candidate]:
-    """The same order, but first those that cost within 3 % of the best, by how near their ubatch is to the usual one.
+    """The same order, but first those that cost within 3 % of the best, or 10 % where its ubatch is smaller than usual,
+    by how near their ubatch is to the usual one.
 
     An engine's kernels are known at the ubatch that its rows were measured at, mostly the usual one: a gain that is no
-    more than what rows scatter by is no reason to leave it.
+    more than what rows scatter by, or small ubatches are misjudged by, is no reason to leave it.
     """
     if not found:
         return []
-    most = min(one.cost(objective) for one in found) * (1 + _SCATTER)
+    best = min(found, key=lambda one: one.cost(objective))
+    most = best.cost(objective) * (1 + (_SMALLER if best.n_ubatch < USUAL_UBATCH else _SCATTER))
     near = [one for one in found if one.cost(objective) <= most]
     near.sort(key=lambda one: (abs(math.log2(one.n_ubatch / USUAL_UBATCH)), one.cost(objective)))
     return [*near, *(one for one in found if one.cost(objective) > most)]

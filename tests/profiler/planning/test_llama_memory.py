@@ -141,6 +141,17 @@ def test_a_gain_that_rows_scatter_by_is_no_reason_to_leave_the_usual_ubatch(laun
     assert [one.n_ubatch for one in nearest_to_usual([], "mix")] == []
 
 
+@pytest.mark.parametrize(("n_ubatch", "gain", "first"), [(256, 0.08, 512), (256, 0.12, 256), (1024, 0.08, 1024)])
+def test_a_smaller_ubatch_than_usual_has_to_gain_more(n_ubatch: int, gain: float, first: int) -> None:
+    """Rows of the usual one do not show what it costs to launch all of a model more often."""
+    asked = RunRequest(tuple(grid([4096], [0], [512], [0])), SIM, model="tiny-dense", arms=("off",), engine="llama.cpp")
+    some = advised(asked, Budget((1 << 40,))).best
+    (cell,) = some.predictions
+    usual = replace(some, n_ubatch=512, predictions=(replace(cell, ttft_ns=1e6 * (1 + gain)),))
+    other = replace(some, n_ubatch=n_ubatch, predictions=(replace(cell, ttft_ns=1e6),))
+    assert nearest_to_usual([other, usual], "ttft")[0].n_ubatch == first
+
+
 def test_tokens_alone_leave_the_ubatch_as_it_is() -> None:
     asked = RunRequest(tuple(grid([0], [8], [64], [0])), SIM, model="tiny-moe", arms=("off",), engine="llama.cpp")
     assert {one.n_ubatch for one in advised(asked, Budget((1 << 40,))).ranked} == {USUAL_UBATCH}
