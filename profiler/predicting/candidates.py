@@ -18,8 +18,8 @@ OBJECTIVES: Final[tuple[Objective, ...]] = ("ttft", "prefill", "decode", "mix")
 USUAL_UBATCH: Final = 512
 """hprof's default, and llama.cpp's."""
 _SCATTER: Final = 0.03  # what llama-bench's rows scatter by, relative
-# What smaller ubatches cost an engine is told worst, as rows of usual ones do not show it (docs/predicting.md, llama.cpp's
-# fit): two ubatches of 256 with all weights resident took more than one of 512 that copied, where less was predicted.
+# What smaller ubatches cost an engine is told worst, as rows of usual ones do not show it (docs/predicting.md, where
+# llama.cpp's own fit is): two of 256, all weights resident, took more than one of 512 that copied; less was predicted.
 _SMALLER: Final = 0.1
 _NEAR: Final = 0.01  # of each figure
 _ALIKE: Final = 0.002  # costs that differ by less are no reason to choose: then the whole time decides
