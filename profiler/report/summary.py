@@ -180,6 +180,11 @@ def summarise(report: Report) -> str:
         cell = telling_cell(report.cells)
         told = [*_cell_sentences(cell, report), *said_over_cells(report.cells)]
         return " ".join(told or _nothing_known(cell, report))
+    if report.devices and report.source == "hprof":
+        return (
+            "There is nothing to judge: no measured pass was completed, and passes for warming up measure nothing. "
+            "Run it again."
+        )
     if report.devices:
         return " ".join(_device_sentences(report))
     return "There is nothing to judge: no completed pass, and no copy or computing kernel on a device."

@@ -185,6 +185,8 @@ def test_interrupted_and_empty_captures_say_so(tmp_path: Path) -> None:
     empty = build_report(makers.empty(tmp_path / "b"))
     assert empty.cells == []
     assert "nothing to judge" in empty.summary
+    warming = build_report(makers.killed_while_warming_up(tmp_path / "c"))
+    assert "no measured pass was completed, and passes for warming up measure nothing." in warming.summary
 
 
 def test_one_arm_alone_has_figures_and_no_verdict(tmp_path: Path) -> None:
