@@ -165,10 +165,11 @@ def _without_reader() -> int:
 
 
 def _interrupted(interrupt: BaseException) -> int:
-    from profiler.running.termination import exit_code_of
+    from profiler.running.termination import TERMINATED, exit_code_of
 
-    click.echo("hprof: interrupted", err=True)
-    return exit_code_of(interrupt)
+    code = exit_code_of(interrupt)
+    click.echo(f"hprof: {'terminated' if code == TERMINATED else 'interrupted'}", err=True)
+    return code
 
 
 def _refused_by_the_system(error: MemoryError | OSError | ImportError | RuntimeError) -> int:

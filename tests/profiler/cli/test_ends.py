@@ -22,7 +22,8 @@ def raised_by_cpp(interrupt: BaseException) -> ImportError:
     ("error", "code", "said"),
     [
         (raised_by_cpp(KeyboardInterrupt()), 130, "interrupted"),
-        (raised_by_cpp(TerminatedError()), 143, "interrupted"),
+        (raised_by_cpp(TerminatedError()), 143, "terminated"),
+        (TerminatedError(), 143, "terminated"),
         (MemoryError(), 2, "not enough memory"),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), 2, "not enough memory"),
         (RuntimeError("can't start new thread"), 2, "not enough memory"),

@@ -119,7 +119,7 @@ def test_a_terminated_export_leaves_nothing(tmp_path: Path) -> None:
     dense_off_on(tmp_path / "c")
     done = _export_killed_by(signal.SIGTERM, tmp_path / "c", tmp_path / "out")
     assert done.returncode == 143, done.stderr
-    assert done.stderr.strip() == "hprof: interrupted"
+    assert done.stderr.strip() == "hprof: terminated"
     assert not (tmp_path / "out").exists()
 
 
