@@ -167,9 +167,9 @@ def same_work(name: str, baseline: ArmWork, arm: ArmWork) -> str | None:
 
 def _shared(phase: Phase, baseline: PhaseWork, arm: PhaseWork) -> str | None:
     if baseline.policy is not None and baseline.policy == arm.policy and _copied_alike(baseline, arm):
-        return f"{phase} ran as {baseline.policy} in both arms"
+        return f"{phase} ran as {baseline.policy} in the two arms"
     if baseline.on_host and arm.on_host and baseline.divides == arm.divides:
-        return f"{phase} computed the weights in host memory on the host in both arms"
+        return f"{phase} computed the weights in host memory on the host in the two arms"
     return None
 
 

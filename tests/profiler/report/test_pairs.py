@@ -83,7 +83,7 @@ def _gated(path: Path, policy: str, *, requested: str = "gated", host_layers: tu
 def test_no_verdict_where_both_arms_did_the_same_work(tmp_path: Path) -> None:
     found = _gated(tmp_path / "c", "off").against_baseline["gated"]["ttft_ns"]
     assert found is not None
-    assert (found.verdict, found.reason) == ("inconclusive", "same work: prefill ran as off in both arms")
+    assert (found.verdict, found.reason) == ("inconclusive", "same work: prefill ran as off in the two arms")
 
 
 def test_the_same_work_is_told_once_for_all_cells_and_not_as_inconclusive(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_the_same_work_is_told_once_for_all_cells_and_not_as_inconclusive(tmp_pa
     notes = [line for block in blocks if isinstance(block, Lines) for line in block.lines]
     assert not [line for line in notes if "Inconclusive" in line or "same work" in line]
     assert same_work_block([cell, cell]).lines == [
-        "Same work: prefill ran as off in both arms; decode ran as off in both arms."
+        "Same work: prefill ran as off in the two arms; decode ran as off in the two arms."
     ]
     assert same_work_block([]).lines == []
 

@@ -73,7 +73,7 @@ def test_two_policies_that_left_the_weights_to_the_host_did_the_same_work(
     done = WorkDone(conform("ubatches", rows), {"prefill": frame, "decode": frame}, arms)
     off, on = (done.of(name, [number]) for number, name in enumerate(("off", "on")))
     found = same_work("decode_tokens_per_s", off, on)
-    assert found == ("decode computed the weights in host memory on the host in both arms" if is_same else None)
+    assert found == ("decode computed the weights in host memory on the host in the two arms" if is_same else None)
     assert same_work("ttft_ns", off, on) is None, "no ubatch of a prompt is known"
 
 
@@ -91,7 +91,7 @@ def test_one_policy_that_copies_fewer_bytes_did_not_do_the_same_work(
     frame = pd.DataFrame(figures, index=[0, 1])
     done = WorkDone(conform("ubatches", rows), {"prefill": frame, "decode": frame}, arms)
     off, cache = (done.of(name, [number]) for number, name in enumerate(("off", "cache")))
-    assert same_work("ttft_ns", off, cache) == ("prefill ran as off in both arms" if is_same else None)
+    assert same_work("ttft_ns", off, cache) == ("prefill ran as off in the two arms" if is_same else None)
 
 
 @pytest.mark.parametrize(
