@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 import pandas as pd
+import streamlit as st
 
 from dashboard import address
 from dashboard.choice import Choice
 from dashboard.passes import repetition_keys
 from dashboard.text import cell_key
+from dashboard.trace_root import Fingerprint
 from profiler.findings import Finding, Moment
-from profiler.metrics.passes import CELL_KEYS, cell_of, is_measured
+from profiler.metrics.passes import CELL_KEYS, CellKey, cell_of, is_measured
 
 _AROUND: Final = 6  # times the moment's length are shown around it
 _LEAST_NS: Final = 20_000  # of what is shown
@@ -34,21 +36,49 @@ def _link(choice: Choice, moment: Moment) -> tuple[str, dict[str, str]] | None:
     query = {"capture": choice.found.name} | address.JUMP
     if moment.pass_id is None:
         return ("See it on the timeline", query | _at("a", moment, 0)) if choice.sizes is None else None
-    rows = choice.capture.passes[_COLUMNS]  # all columns are slow to take apart
-    mine = rows[rows["pass_id"] == moment.pass_id]
-    if len(mine) != 1 or not is_measured(mine).all() or choice.a is None:
+    told = _told(choice.found.key, choice.found.fingerprint, moment.pass_id, _choice=choice)
+    if told is None or choice.a is None:
+        return None
+    b = told.arm if told.arm not in choice.arms else choice.b or ""
+    arms = tuple(sorted((choice.a, b)))  # the same where they are swapped
+    rep = _repetition(choice.found.key, choice.found.fingerprint, moment.pass_id, arms, _choice=choice)
+    query |= {"a": choice.a, "b": b, "cell": cell_key(told.cell), "rep": rep}
+    if told.started_ns is not None:
+        query |= _at("a" if told.arm == choice.a else "b", moment, told.started_ns)
+    sizes = f", ubatch {told.cell.n_ubatch:,}" if told.cell.n_ubatch is not None else ""
+    return f"See it on the timeline: {told.arm}{sizes}", {name: value for name, value in query.items() if value}
+
+
+class _Pass(NamedTuple):
+    arm: str
+    cell: CellKey
+    started_ns: int | None
+
+
+@st.cache_resource(max_entries=256, show_spinner=False)
+def _told(key: bytes, fingerprint: Fingerprint, pass_id: int, _choice: Choice) -> _Pass | None:  # noqa: ARG001 - a part of the key
+    """What the capture says of a measured pass; kept, for a page has several links and is drawn anew at each click."""
+    rows = _choice.capture.passes[_COLUMNS]  # all columns are slow to take apart
+    mine = rows[rows["pass_id"] == pass_id]
+    if len(mine) != 1 or not is_measured(mine).all():
         return None
     row = mine.iloc[0]
-    arm, cell, started = str(row["arm"]), cell_of(row), row["t_start"]
-    query |= {"a": choice.a, "b": arm if arm not in choice.arms else choice.b or ""}
-    query |= {"cell": cell_key(cell)}
-    beside = rows[cell.rows_in(rows) & rows["arm"].isin([query["a"], query["b"]])]
-    if (key := repetition_keys(beside).get(moment.pass_id)) is not None:
-        query["rep"] = str(key)
-    if pd.notna(started):
-        query |= _at("a" if arm == choice.a else "b", moment, int(started))
-    sizes = f", ubatch {cell.n_ubatch:,}" if cell.n_ubatch is not None else ""
-    return f"See it on the timeline: {arm}{sizes}", {name: value for name, value in query.items() if value}
+    return _Pass(str(row["arm"]), cell_of(row), None if pd.isna(row["t_start"]) else int(row["t_start"]))
+
+
+@st.cache_resource(max_entries=256, show_spinner=False)
+def _repetition(
+    key: bytes,
+    fingerprint: Fingerprint,
+    pass_id: int,
+    arms: tuple[str, ...],
+    _choice: Choice,
+) -> str:
+    """What the timeline calls the pass's repetition beside those of these arms; empty where it has no number."""
+    rows, told = _choice.capture.passes[_COLUMNS], _told(key, fingerprint, pass_id, _choice=_choice)
+    assert told is not None
+    beside = rows[told.cell.rows_in(rows) & rows["arm"].isin(arms)]
+    return str(repetition_keys(beside).get(pass_id, ""))
 
 
 def _at(side: str, moment: Moment, origin_ns: int) -> dict[str, str]:

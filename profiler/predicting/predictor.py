@@ -53,12 +53,12 @@ def predict(plan: RunPlan, costs: Costs, use: ExpectedUse | None = None) -> list
     `use`: which experts ubatches use; None: what the plan's routing leads to. Raises HprofError for arms that are not
     predicted.
     """
-    found = []
+    found, known = [], KnownOfPlan()
     for setup in plan.setups:
         for label, arm in setup.labels.items():
             resident = arm_traits(arm).is_resident
             placement = EVERYTHING_RESIDENT if resident else setup.placement_of(arm)
-            found += ArmPredictor(plan, arm, placement, costs, use).predict(label, plan.request.cells)
+            found += ArmPredictor(plan, arm, placement, costs, use, known).predict(label, plan.request.cells)
     return found
 
 
