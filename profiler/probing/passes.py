@@ -60,10 +60,9 @@ def probe(
     fewer = len(chosen.checked_cells) / len(chosen.cells)
     with tempfile.TemporaryDirectory(prefix="hprof-probe-", dir=_in_memory()) as folder:
         run = _Runs(Path(folder), device, tuple(quants), stages, chosen.op_offload_min_batch)
-        first = run.of(chosen.fitted[0], chosen.cells)
-        measured = _measured(device, quants, first.plan.session.dtype, stages)
-        fitted = [first, *(run.of(shape, chosen.cells, 1 + turn) for turn, shape in enumerate(chosen.fitted[1:]))]
+        fitted = [run.of(shape, chosen.cells, turn) for turn, shape in enumerate(chosen.fitted)]
         checked = [run.of(shape, chosen.checked_cells) for shape in chosen.checked if stages.has_time(fewer)]
+        measured = _measured(device, quants, fitted[0].plan.session.dtype, stages)
         fitted += [run.of(shape, chosen.cells, turn) for turn, shape in enumerate(chosen.more) if stages.has_time()]
         costs = _fit(fitted)
         spread = spread_of_misses(checked, costs) if checked else _by_each_other(fitted)
