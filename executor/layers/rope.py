@@ -38,12 +38,20 @@ def rope_table(rope: RopeShape, length: int, device: torch.device, dtype: torch.
     key = (rope, length, device, dtype)
     table = _tables.get(key)
     if table is None:
-        computed_on = device if device.type == "meta" else "cpu"  # what has no storage costs no host memory either
-        positions = torch.arange(length, dtype=torch.float64, device=computed_on)
-        angles = torch.outer(positions, frequencies(rope, length).to(computed_on))
-        cos, sin = ((function(angles) * rope.attention_factor).to(device, dtype) for function in (torch.cos, torch.sin))
-        table = _tables[key] = RopeTable(rope, cos, sin)
+        table = _tables[key] = _without_storage(*key) if device.type == "meta" else _computed(*key)
     return table
+
+
+def _computed(rope: RopeShape, length: int, device: torch.device, dtype: torch.dtype) -> RopeTable:
+    angles = torch.outer(torch.arange(length, dtype=torch.float64), frequencies(rope, length))
+    cos, sin = ((function(angles) * rope.attention_factor).to(device, dtype) for function in (torch.cos, torch.sin))
+    return RopeTable(rope, cos, sin)
+
+
+def _without_storage(rope: RopeShape, length: int, device: torch.device, dtype: torch.dtype) -> RopeTable:
+    """As all else of a simulated device. Nothing is computed there: for that torch imports sympy."""
+    cos, sin = (torch.empty((length, rope.dims // 2), dtype=dtype, device=device) for _ in range(2))
+    return RopeTable(rope, cos, sin)
 
 
 def rotate(x: torch.Tensor, table: RopeTable, n_past: int, out: torch.Tensor | None = None) -> torch.Tensor:

@@ -20,7 +20,7 @@ def test_every_page_opens_a_capture_of_commands(tmp_path: Path, monkeypatch: pyt
     manifest["extra"]["recorded"] = {"how": "Once more.", "capture": "x", "arms": {"on": {"bytes_h2d": 5e6}, "off": 7}}
     (out / "manifest.json").write_text(json.dumps(manifest))
     app = open_page(monkeypatch, tmp_path, "overview")
-    assert "The arm on against off: the pass" in said(app)
+    assert "The arm on against off: t/s 2.00 x and the pass " in said(app)
     assert "too few runs for a verdict" in said(app)
     assert "nan" not in said(app)
     assert "so where their time went is unknown" in said(app)

@@ -22,8 +22,9 @@ READ, REFILL, OVERWRITE = "read before its write", "write before its reader", "w
 WRONG, UNDER = "wrong bytes", "overwritten under its reader"
 STEP, COPY, HOST, THREAD = "compute", "copy", "host", "thread"
 N_PASSES: Final = {"cpu": 2, "cuda": 3}  # on cuda a step is run, then recorded, then replayed
-PAUSES_S: Final = (0.02, 0.1, 0.5)
-"""How long a slow stream pauses: the first that shows a fault; on a busy machine the others take their time too."""
+PAUSES_S: Final = (0.02, 0.1, 0.5, 0.5, 0.5, 0.5)
+"""How long a slow stream pauses: the first that shows a fault; on a busy machine the others take their time too, and of
+two that write the same bytes now one is the last and now the other."""
 _CYCLES_PER_S: Final = 1.7e9
 
 
