@@ -358,11 +358,11 @@ class _Answer:
             yield from told_sensitivity(self._compared, self._best, self._arms, varied_keys(self._cells))
 
     def _set(self) -> Iterator[str]:
-        """What to set. Nothing for one arm of another tool, arms that were not compared, or several models."""
+        """What to set. Nothing of another tool's one arm, arms not compared, several models, or a planted fault."""
         is_choice = any(self._judged(name) for name in self._others) or (
             self._report.source == "hprof" and len(self._cells) > 1
         )
-        if not is_choice or len(self._models) > 1:
+        if not is_choice or len(self._models) > 1 or self._report.noticed is not None:
             return
         yield told_choice(
             self._cells,

@@ -78,6 +78,16 @@ def test_a_fault_is_planted_marked_and_found(tmp_path: Path, capsys: pytest.Capt
     assert "--inject swallow-error: One copy fails, and nobody looks at the error." in capsys.readouterr().out
 
 
+def test_nothing_is_to_be_set_by_figures_that_nobody_may_trust(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = ["--device", "sim", "--arms", "off,on", "-p", "128", "-ub", "32,64", "--record-ordering"]
+    for options, is_told in (([], True), (["--inject", "drop-wait"], False)):
+        path = str(tmp_path / str(is_told))
+        assert hprof.main(["run", "-m", "tiny-dense", *sizes, *options, "-o", path]) == 0
+        assert ("\nSet" in capsys.readouterr().out) is is_told
+
+
 def test_a_fault_without_records_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert hprof.main([*SMALL, "--inject", "drop-wait", "-o", str(tmp_path / "c")]) == 2
     assert "--inject drop-wait is for `hprof check`" in capsys.readouterr().err
