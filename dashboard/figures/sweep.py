@@ -38,15 +38,15 @@ _PLACE_HEIGHT: Final = 46
 _DODGE: Final = 0.012  # of the axis's width between the intervals of two arms
 
 
-def grid_figure(grid: pd.DataFrame, verdicts: pd.DataFrame, across: str, chosen: tuple[float, float]) -> go.Figure:
+def grid_figure(grid: pd.DataFrame, verdict_words: pd.DataFrame, across: str, chosen: tuple[float, float]) -> go.Figure:
     """How many times as fast B is, over depth (down) and ubatch or prompt (across); pale: no verdict is due. A click on
     a place selects its point, whose `customdata` is (depth, size).
 
-    grid: factors; verdicts: the words for each place; chosen: the (depth, size) that is on show.
+    grid: factors; verdict_words: for each place, the verdict or why there is none; chosen: the (depth, size) shown.
     """
-    factors, words = grid.to_numpy(float), verdicts.to_numpy()
+    factors, words = grid.to_numpy(float), verdict_words.to_numpy()
     logs = np.log(factors)
-    shown = np.where(words == "inconclusive", _PALE * logs, logs)
+    shown = np.where(np.isin(words.astype(str), list(SIGNS)), logs, _PALE * logs)
     largest = max(_LEAST_SPAN, float(np.nanmax(np.abs(logs))) if np.isfinite(logs).any() else _LEAST_SPAN)
     sizes, depths = ([f"{value:,.0f}" for value in edge] for edge in (grid.columns, grid.index))
     figure = go.Figure(

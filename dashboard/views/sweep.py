@@ -86,7 +86,7 @@ def everywhere(choice: Choice, rows: pd.DataFrame, name: str, axis: str) -> None
     if mine[across].isna().all():
         show.nothing("The source does not say of which size these passes are, so there are no sizes to compare.")
         return
-    grid, verdicts = factor_grid(mine.assign(n_ubatch=mine[across]), name)
+    grid, words = factor_grid(mine.assign(n_ubatch=mine[across]), name)
     if grid.empty:
         show.nothing(f"{choice.b} and {choice.a} were not measured side by side.")
         return
@@ -101,7 +101,7 @@ def everywhere(choice: Choice, rows: pd.DataFrame, name: str, axis: str) -> None
         f"{escape_markdown(FIGURES[name].label)}: above 1 it is faster. {signs}. Click a place to choose that cell."
     )
     show.figure(
-        grid_figure(grid, verdicts, across, place),
+        grid_figure(grid, words, across, place),
         alt=f"how many times as fast {choice.b} is as {choice.a} in each cell: {format_factor(least)} to "
         f"{format_factor(most)}",
         key=_GRID,
@@ -133,7 +133,7 @@ def along(choice: Choice, shown: pd.DataFrame, name: str, axis: str, arms: Sweep
     columns = {"arm": factors["arm"]} | {axis.removeprefix("n_"): factors[axis]}
     table = pd.DataFrame(columns).assign(
         **{"times as fast": factors["fast"], "low": factors["fast_low"], "high": factors["fast_high"]},
-        verdict=factors["verdict"],
+        verdict=factors["word"],
     )
     show.figure(
         ratio_figure(factors, axis, arms, found),
@@ -195,7 +195,7 @@ def readable(rows: pd.DataFrame, name: str) -> pd.DataFrame:
     told = pd.DataFrame({"arm": rows["arm"], **{title: rows[column] for title, column in sizes.items()}})
     measured = {"median": "median", "low": "low", "high": "high", "max(C, T) limit": "limit"}
     columns = in_one_unit({title: rows[column] for title, column in measured.items()}, FIGURES[name].unit)
-    return told.assign(**columns, ratio=rows["ratio"], verdict=rows["verdict"])
+    return told.assign(**columns, ratio=rows["ratio"], verdict=rows["word"])
 
 
 main(current())

@@ -259,18 +259,18 @@ def factors_as_fast(rows: pd.DataFrame, figure: str) -> pd.DataFrame:
 
 
 def factor_grid(rows: pd.DataFrame, figure: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """(how many times as fast as the baseline, verdicts) over n_depth (rows) and n_ubatch (columns).
+    """(how many times as fast as the baseline, the verdict in a word) over n_depth (rows) and n_ubatch (columns).
 
     rows: one arm's rows of `sweep_figures`.
     """
     rows = factors_as_fast(rows, figure)
     places = rows.assign(n_depth=rows["n_depth"].fillna(0), n_ubatch=rows["n_ubatch"].fillna(0))
     places = places.drop_duplicates(["n_depth", "n_ubatch"], keep="last")
-    grid, verdicts = (
+    grid, words = (
         places.pivot_table(index="n_depth", columns="n_ubatch", values=name, aggfunc="first", dropna=False)
-        for name in ("fast", "verdict")
+        for name in ("fast", "word")
     )
-    return grid, verdicts.reindex(index=grid.index, columns=grid.columns)
+    return grid, words.reindex(index=grid.index, columns=grid.columns)
 
 
 @dataclass(frozen=True, slots=True)

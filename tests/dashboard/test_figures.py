@@ -87,6 +87,7 @@ def swept() -> pd.DataFrame:
     sizes = {"n_prompt": 512.0, "n_gen": 1.0, "n_ubatch": [64.0, 128.0] * 2, "n_depth": 0.0}
     ratios = {"ratio": [1.25, 0.8, 0.99, 0.98], "ratio_low": [1.2, 0.7, 0.9, 0.9], "ratio_high": [1.3, 0.9, 1.1, 1.1]}
     verdicts = {"verdict": ["slower", "faster", "inconclusive", "inconclusive"]}
+    verdicts["word"] = ["slower", "faster", "same work", "3 of 6 pairs"]
     return pd.DataFrame({**sizes, "arm": ["on", "on", "hot", "hot"], "median": 1e6, **ratios, **verdicts})
 
 
@@ -116,16 +117,17 @@ def test_labels_at_the_lines_ends_do_not_overlap() -> None:
 
 def test_the_grid_tells_factors_and_is_pale_without_a_verdict() -> None:
     rows = swept()
-    grid, verdicts = factor_grid(rows[rows["arm"] == "on"], "ttft_ns")
-    figure = grid_figure(grid, verdicts, "n_ubatch", (0.0, 128.0))
+    grid, words = factor_grid(rows[rows["arm"] == "on"], "ttft_ns")
+    figure = grid_figure(grid, words, "n_ubatch", (0.0, 128.0))
     heat, points = figure.data
     assert list(points.text) == ["0.80 ▼", "1.25 ▲"]
     assert list(points.customdata) == [[0, 64], [0, 128]]
     assert heat.z[0][0] < 0 < heat.z[0][1]
     assert [(shape.x0, shape.x1) for shape in figure.layout.shapes] == [(0.5, 1.5)]
-    grid, verdicts = factor_grid(rows[rows["arm"] == "hot"], "ttft_ns")
-    pale = grid_figure(grid, verdicts, "n_ubatch", (0.0, 1.0))
+    grid, words = factor_grid(rows[rows["arm"] == "hot"], "ttft_ns")
+    pale = grid_figure(grid, words, "n_ubatch", (0.0, 1.0))
     assert list(pale.data[1].text) == ["1.010", "1.020"], "no sign without a verdict"
+    assert [text.rpartition(", ")[2] for text in pale.data[1].hovertext] == ["same work", "3 of 6 pairs"], "but why"
     assert list(pale.data[0].z[0]) == pytest.approx([-0.5 * np.log(0.99), -0.5 * np.log(0.98)])
     assert [list(axis.range) for axis in (pale.layout.xaxis, pale.layout.yaxis)] == [[-0.5, 1.5], [-0.5, 0.5]]
 

@@ -14,7 +14,9 @@ from streamlit.testing.v1 import AppTest
 
 from dashboard.text import about_layers
 from executor.units import format_share
+from profiler.arithmetic.stats import Comparison
 from profiler.predicting.what_if import WHAT_IF_UBATCHES
+from profiler.report.verdicts import verdict_word
 from tests.dashboard.figures_of_pages import (
     RUNS,
     Measured,
@@ -253,7 +255,7 @@ def test_the_sweep_is_the_reports(measured: Measured, figure: str) -> None:
                 same(edges, mine[name])
             against = [cell["against_baseline"].get(arm, {}).get(figure) or {} for cell in cells]
             same(mine["ratio"], [one.get("ratio") for one in against])
-            assert mine["verdict"].dropna().tolist() == [one["verdict"] for one in against if one]
+            assert mine["verdict"].dropna().tolist() == [verdict_word(Comparison(**one)) for one in against if one]
         factors(app, cells, figure, b)
 
 
