@@ -24,7 +24,14 @@ from profiler.predicting.costs import Costs, RateCosts
 from profiler.predicting.expert_use import ExpectedUse
 from profiler.predicting.fitted import FittedCosts
 from profiler.predicting.llama_cpp import LlamaCppCosts, LlamaCppMachine
-from profiler.predicting.llama_rows import fit_llama_rows, gpu_of, known_gpu, read_llama_rows, request_of
+from profiler.predicting.llama_rows import (
+    disagreeing_files,
+    fit_llama_rows,
+    gpu_of,
+    known_gpu,
+    read_llama_rows,
+    request_of,
+)
 from profiler.predicting.probed import ProbedCosts
 
 MOST_CELLS: Final = 20_000
@@ -217,9 +224,12 @@ def _of_llama_cpp(ground: Ground, asked: AskedOptions) -> Ground:
         notes = [*ground.notes, f"{note}: --fit ROWS, a file of llama-bench's, would say more."]
         return replace(ground, costs=LlamaCppCosts(prior, n_threads), spread={}, notes=notes, fitted_to=[])
     of_model = request_of(request.model, request.quant, request.layers)
-    rows = [row for file in files for row in read_llama_rows(file, {"": of_model})]
+    rows_by_file = {file: read_llama_rows(file, {"": of_model}) for file in files}
+    rows = [row for of_file in rows_by_file.values() for row in of_file]
     fit = fit_llama_rows(rows, prior)
+    apart = disagreeing_files({file.name: of_file for file, of_file in rows_by_file.items()}, fit, prior)
     spread: dict[str, float | None] = {"ttft": fit.spread, "decode": fit.spread}
     costs = LlamaCppCosts(fit.machine, n_threads)
     names = [file.name for file in files]
-    return replace(ground, costs=costs, use=fit.use(rows[0]), spread=spread, fitted_to=names)
+    notes = [*ground.notes, *apart]
+    return replace(ground, costs=costs, use=fit.use(rows[0]), spread=spread, notes=notes, fitted_to=names)

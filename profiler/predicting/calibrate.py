@@ -74,14 +74,23 @@ def _disagreements(sources: Sequence[Source], samples: Sequence[Samples], togeth
         for figure, misses in _misses(source, together).items():
             if not misses:
                 continue
-            by_all, by_itself = (float(np.median(some)) for some in (misses, alone[figure]))
-            if abs(by_all) > max(2 * abs(by_itself), abs(by_itself) + _APART):
-                what = "TTFT is" if figure == "ttft" else "decode times are"
-                found.append(
-                    f"{source.capture.name} and what else it is fitted to disagree: its {what} told "
-                    f"{format_change(1 + by_all)} off by all of it, {format_change(1 + by_itself)} by itself."
-                )
-    return tuple(found)
+            what = "TTFT is" if figure == "ttft" else "decode times are"
+            found.append(disagreement(source.capture.name, what, misses, alone[figure]))
+    return tuple(filter(None, found))
+
+
+def disagreement(name: str, what: str, by_all: Sequence[float], by_itself: Sequence[float]) -> str | None:
+    """A sentence where the others that are fitted to pull far away from what the source of this name measured.
+
+    what: of it, with its verb. by_all, by_itself: the misses of the fit to all of them, and of a fit to it alone.
+    """
+    pulled, own = (float(np.median(misses)) for misses in (by_all, by_itself))
+    if abs(pulled) <= max(2 * abs(own), abs(own) + _APART):
+        return None
+    return (
+        f"{name} and what else it is fitted to disagree: its {what} told {format_change(1 + pulled)} off by all of it, "
+        f"{format_change(1 + own)} by itself."
+    )
 
 
 def samples_of(source: Source) -> Samples:

@@ -32,6 +32,7 @@ from profiler.importers.llama_bench.rows import BenchRow
 from profiler.manifest import is_number
 from profiler.planning.plan import RunPlan, plan_run
 from profiler.planning.request import GridPoint, PlacementOptions, RunRequest
+from profiler.predicting.calibrate import disagreement
 from profiler.predicting.expert_use import ExpectedUse, use_of_sigma
 from profiler.predicting.least_squares import least_misses
 from profiler.predicting.llama_cpp import LlamaCppCosts, LlamaCppMachine
@@ -303,6 +304,27 @@ def fit_llama_rows(rows: Sequence[LlamaRow], prior: LlamaCppMachine) -> LlamaFit
     machine, sigmas = fit_of(moves)
     missed = np.expm1(left[: len(rows)] * _SURE)
     return LlamaFit(machine, sigmas, 2 * float(np.sqrt(np.mean(missed**2))))
+
+
+def disagreeing_files(files: Mapping[str, Sequence[LlamaRow]], together: LlamaFit, prior: LlamaCppMachine) -> list[str]:
+    """A sentence for the prompts and one for the tokens of each file that the others pull away from its own rows.
+
+    files: the rows by the file's name. together: the fit to the rows of all.
+    """
+    found = []
+    for name, rows in files.items() if len(files) > 1 else ():
+        alone = fit_llama_rows(rows, prior) if rows else together
+        kinds = {
+            "prompts are": [row for row in rows if not row.cell.n_gen],
+            "tokens are": [row for row in rows if not row.cell.n_prompt],
+        }
+        for what, of_kind in kinds.items():
+            if of_kind:
+                by_all, by_itself = (
+                    [fit.predicted_ns(row) / row.ns - 1 for row in of_kind] for fit in (together, alone)
+                )
+                found.append(disagreement(name, what, by_all, by_itself))
+    return [*filter(None, found)]
 
 
 def gpu_of(path: Path) -> KnownGpu | None:

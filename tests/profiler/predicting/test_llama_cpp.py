@@ -105,15 +105,17 @@ def test_below_the_threshold_the_cpu_computes() -> None:
         assert (predicted(plan).busy_prefill.get("copies of weights", 0.0) == 0) == changes
 
 
-def bench_rows(tmp_path: Path, tests: list[dict[str, int | str]]) -> Path:
-    """A file of rows that a machine of MACHINE's rates would have given, but for a tenth of scatter."""
-    path = tmp_path / "rows.jsonl"
+def bench_rows(
+    tmp_path: Path, tests: list[dict[str, int | str]], machine: LlamaCppMachine = MACHINE, name: str = "rows.jsonl"
+) -> Path:
+    """A file of rows that such a machine would have given, but for a few percent of scatter."""
+    path = tmp_path / name
     scatter = np.random.default_rng(0).uniform(0.98, 1.02, len(tests))
     lines = []
     for test, off in zip(tests, scatter, strict=True):
         cell = GridPoint(int(test["n_prompt"]), int(test["n_gen"]), int(test["n_ubatch"]), 0)
         placement = PlacementOptions(n_cpu_moe=int(test["n_cpu_moe"]), n_gpu_layers=99)
-        ns = LlamaRow(planned("tiny-moe", cell, placement), 0.0, 8, "r").predicted_ns(MACHINE, None) * off
+        ns = LlamaRow(planned("tiny-moe", cell, placement), 0.0, 8, "r").predicted_ns(machine, None) * off
         lines.append(json.dumps({**ROW, **test, "avg_ns": round(ns), "samples_ns": [round(ns)]}))
     path.write_text("\n".join(lines))
     return path
@@ -170,6 +172,21 @@ def test_two_rows_tell_the_others(tmp_path: Path) -> None:
     before = [abs(row.predicted_ns(far, fit.use(row)) / row.ns - 1) for row in rows]
     after = [abs(fit.predicted_ns(row) / row.ns - 1) for row in rows]
     assert np.median(after) < min(0.1, float(np.median(before)))
+
+
+def test_files_of_unlike_machines_are_named_and_those_of_one_are_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slower = replace(MACHINE, gemm_tflop_s=10.0, experts_tflop_s=2.5, memory_gb_s=120.0)
+    here = bench_rows(tmp_path, TESTS)
+    again = bench_rows(tmp_path, TESTS, name="again.jsonl")
+    there = bench_rows(tmp_path, TESTS, slower, "there.jsonl")
+    words = ["predict", "-m", "tiny-moe", "--quant", "Q4_0", "-p", "512", "-n", "8", "--for", "llama.cpp"]
+    for other, is_told in ((again, False), (there, True)):
+        assert hprof.main([*words, "--fit", str(here), "--fit", str(other), "--link", "gen4x16"]) == 0
+        told = " ".join(capsys.readouterr().out.split())
+        assert ("rows.jsonl and what else it is fitted to disagree: its prompts are told +" in told) is is_told
+        assert (f"{other.name} and what else it is fitted to disagree: its prompts are told -" in told) is is_told
 
 
 def test_rows_of_pageable_memory_and_of_other_models_are_left_out(tmp_path: Path) -> None:
