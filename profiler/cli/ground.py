@@ -224,12 +224,12 @@ def _of_llama_cpp(ground: Ground, asked: AskedOptions) -> Ground:
         notes = [*ground.notes, f"{note}: --fit ROWS, a file of llama-bench's, would say more."]
         return replace(ground, costs=LlamaCppCosts(prior, n_threads), spread={}, notes=notes, fitted_to=[])
     of_model = request_of(request.model, request.quant, request.layers)
-    rows_by_file = {file: read_llama_rows(file, {"": of_model}) for file in files}
-    rows = [row for of_file in rows_by_file.values() for row in of_file]
+    rows_of_files = [read_llama_rows(file, {"": of_model}) for file in files]
+    rows = [row for of_file in rows_of_files for row in of_file]
     fit = fit_llama_rows(rows, prior)
-    apart = disagreeing_files({file.name: of_file for file, of_file in rows_by_file.items()}, fit, prior)
     spread: dict[str, float | None] = {"ttft": fit.spread, "decode": fit.spread}
     costs = LlamaCppCosts(fit.machine, n_threads)
-    names = [file.name for file in files]
-    notes = [*ground.notes, *apart]
+    known_by_name = len({file.name for file in files}) == len(files)
+    names = [file.name if known_by_name else str(file) for file in files]
+    notes = [*ground.notes, *disagreeing_files(names, rows_of_files, fit, prior)]
     return replace(ground, costs=costs, use=fit.use(rows[0]), spread=spread, notes=notes, fitted_to=names)

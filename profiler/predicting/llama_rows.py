@@ -306,24 +306,21 @@ def fit_llama_rows(rows: Sequence[LlamaRow], prior: LlamaCppMachine) -> LlamaFit
     return LlamaFit(machine, sigmas, 2 * float(np.sqrt(np.mean(missed**2))))
 
 
-def disagreeing_files(files: Mapping[str, Sequence[LlamaRow]], together: LlamaFit, prior: LlamaCppMachine) -> list[str]:
+def disagreeing_files(
+    names: Sequence[str], files: Sequence[Sequence[LlamaRow]], together: LlamaFit, prior: LlamaCppMachine
+) -> list[str]:
     """A sentence for the prompts and one for the tokens of each file that the others pull away from its own rows.
 
-    files: the rows by the file's name. together: the fit to the rows of all.
+    files: the rows of each. together: the fit to the rows of all.
     """
     found = []
-    for name, rows in files.items() if len(files) > 1 else ():
-        alone = fit_llama_rows(rows, prior) if rows else together
-        kinds = {
-            "prompts are": [row for row in rows if not row.cell.n_gen],
-            "tokens are": [row for row in rows if not row.cell.n_prompt],
-        }
-        for what, of_kind in kinds.items():
+    for name, rows in zip(names, files, strict=True) if len(files) > 1 else ():
+        alone = fit_llama_rows(rows, prior)
+        prompts, tokens = ([row for row in rows if not getattr(row.cell, other)] for other in ("n_gen", "n_prompt"))
+        for what, of_kind in (("prompts are", prompts), ("tokens are", tokens)):
             if of_kind:
-                by_all, by_itself = (
-                    [fit.predicted_ns(row) / row.ns - 1 for row in of_kind] for fit in (together, alone)
-                )
-                found.append(disagreement(name, what, by_all, by_itself))
+                by_all, own = ([fit.predicted_ns(row) / row.ns - 1 for row in of_kind] for fit in (together, alone))
+                found.append(disagreement(name, what, by_all, own))
     return [*filter(None, found)]
 
 

@@ -189,6 +189,20 @@ def test_files_of_unlike_machines_are_named_and_those_of_one_are_not(
         assert (f"{other.name} and what else it is fitted to disagree: its prompts are told -" in told) is is_told
 
 
+def test_files_of_one_name_are_told_by_their_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    slower = replace(MACHINE, gemm_tflop_s=10.0, experts_tflop_s=2.5, memory_gb_s=120.0)
+    words = ["predict", "-m", "tiny-moe", "--quant", "Q4_0", "-p", "512", "-n", "8", "--for", "llama.cpp", "--json"]
+    files = []
+    for folder, machine in (("here", MACHINE), ("there", slower)):
+        (tmp_path / folder).mkdir()
+        files.append(str(bench_rows(tmp_path / folder, TESTS, machine)))
+    assert hprof.main([*words, "--fit", files[0], "--fit", files[1], "--link", "gen4x16"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["fitted_to"] == files
+    told = [line for line in found["notes"] if "its prompts are told" in line]
+    assert [line.partition(" and what else")[0] for line in told] == files
+
+
 def test_rows_of_pageable_memory_and_of_other_models_are_left_out(tmp_path: Path) -> None:
     path = bench_rows(tmp_path, [TESTS[4], {**TESTS[5], "load_mode": "mmap"}])
     (only,) = read_llama_rows(path, {"": request_of("tiny-moe", "Q4_0")})
