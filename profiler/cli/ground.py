@@ -232,4 +232,6 @@ def _of_llama_cpp(ground: Ground, asked: AskedOptions) -> Ground:
     known_by_name = len({file.name for file in files}) == len(files)
     names = [file.name if known_by_name else str(file) for file in files]
     notes = [*ground.notes, *disagreeing_files(names, rows_of_files, fit, prior)]
+    if len(fit.sigmas) > 1:
+        notes.append(f"Each file's router is fitted apart; which experts are in use here is {names[0]}'s, the first.")
     return replace(ground, costs=costs, use=fit.use(rows[0]), spread=spread, notes=notes, fitted_to=names)

@@ -150,7 +150,7 @@ def read_llama_rows(path: Path, models: Mapping[str, RunRequest]) -> list[LlamaR
     Raises HprofError where no row is left, or one is of a model of another size.
     """
     rows, _ = usable_rows(parse(read_text(path), str(path)))
-    found = list(_rows_of(rows, models, path.stem))
+    found = list(_rows_of(rows, models, str(path)))
     if not found:
         raise HprofError(f"{path} holds no llama-bench row of this model with pinned weights to fit to (-lm none).")
     return found

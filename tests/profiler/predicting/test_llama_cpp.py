@@ -158,7 +158,7 @@ def test_rows_faster_than_any_machine_are_refused(tmp_path: Path) -> None:
     first, second = map(json.loads, path.read_text().splitlines())
     second["samples_ns"] = [second["samples_ns"][0], 1]
     path.write_text(f"{json.dumps(first)}\n{json.dumps(second)}")
-    with pytest.raises(HprofError, match=r"rows/.* says that 1,024 tokens took 1 ns, which no machine does"):
+    with pytest.raises(HprofError, match=r"rows\.jsonl/.* says that 1,024 tokens took 1 ns, which no machine does"):
         read_llama_rows(path, {"": request_of("tiny-moe", "Q4_0")})
 
 
@@ -201,6 +201,7 @@ def test_files_of_one_name_are_told_by_their_folders(tmp_path: Path, capsys: pyt
     assert found["fitted_to"] == files
     told = [line for line in found["notes"] if "its prompts are told" in line]
     assert [line.partition(" and what else")[0] for line in told] == files
+    assert any(f"which experts are in use here is {files[0]}'s, the first." in line for line in found["notes"])
 
 
 def test_rows_of_pageable_memory_and_of_other_models_are_left_out(tmp_path: Path) -> None:
